@@ -1,0 +1,78 @@
+// Package catalog works out the desired state of this node.
+//
+// In go what the sources say (it is their [source.Sink]), the policy of the
+// configuration, and the leases of VIPs; out comes a [Snapshot] whenever
+// something has really changed, with the ids that changed. It applies health
+// policy, locality, weights and draining, and decides conflicts. The agent
+// owns it; dispatch, dns and admin read it.
+package catalog
+
+import (
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"github.com/patchbay-proxy/patchbay/core/source"
+	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+)
+
+// Snapshot is the whole desired state of this node at one revision. It is
+// immutable; making one costs the services that changed, not all.
+type Snapshot struct {
+	// Revision changes with every real change, and is compared for equality.
+	Revision uint64
+	// Time when the snapshot was made.
+	Time time.Time
+
+	services *iradix.Tree[*Service]
+}
+
+// Service is one service of a snapshot: what its dataplane shall carry, or why
+// it is refused.
+type Service struct {
+	ID string
+	// Source that the service comes from; "" for a block that no source knows.
+	Source string
+	// Dataplane that carries it.
+	Dataplane string
+	// Desired state; nil when the service is rejected.
+	Desired *dataplane.Service
+	// Rejected is why the service is not carried; empty when it is.
+	Rejected string
+	// Notes are what an operator should know of a service that is carried:
+	// endpoints of a family without frontend, a host name that doesn't
+	// resolve, a loopback endpoint.
+	Notes []string
+	// Instances are all that the source knows, with their health, for people.
+	Instances []source.Instance
+}
+
+// Get gives the service of that id, or nil.
+func (s *Snapshot) Get(id string) *Service {
+	v, _ := s.services.Get([]byte(id))
+	return v
+}
+
+// Desired gives what a dataplane shall carry for that id, nil for nothing.
+func (s *Snapshot) Desired(dataplaneName, id string) *dataplane.Service {
+	if v := s.Get(id); v != nil && v.Dataplane == dataplaneName {
+		return v.Desired
+	}
+	return nil
+}
+
+// All walks over the services in the order of their ids.
+func (s *Snapshot) All(yield func(*Service) bool) {
+	s.services.Root().Walk(func(_ []byte, v *Service) bool { return !yield(v) })
+}
+
+// Len is the number of services, the rejected included.
+func (s *Snapshot) Len() int { return s.services.Len() }
+
+// Change is what a subscriber gets: the newest snapshot, and the ids of the
+// services that differ from the one before. A service that moves from one
+// dataplane to another is named once; both sessions find out by Desired.
+type Change struct {
+	Snapshot *Snapshot
+	IDs      []string
+}
