@@ -23,6 +23,9 @@ type Snapshot struct {
 	Revision uint64
 	// Time when the snapshot was made.
 	Time time.Time
+	// Unread names the sources that have not been read yet. When it alone
+	// changes, subscribers get a snapshot of the same revision.
+	Unread []string
 
 	services *iradix.Tree[*Service]
 }
@@ -70,7 +73,7 @@ func (s *Snapshot) All(yield func(*Service) bool) {
 func (s *Snapshot) Len() int { return s.services.Len() }
 
 // Change is what a subscriber gets: the newest snapshot, and the ids of the
-// services that differ from the one before. A service that moves from one
+// services that differ from the one before, in order. A service that moves from one
 // dataplane to another is named once; both sessions find out by Desired.
 type Change struct {
 	Snapshot *Snapshot

@@ -11,6 +11,10 @@ import (
 	"time"
 )
 
+// Static is the name of the source of the configuration's own services. Where
+// two sources know one name, it wins.
+const Static = "static"
+
 // Health of an instance as its source sees it, from best to worst.
 type Health uint8
 
@@ -40,10 +44,13 @@ type Service struct {
 type Instance struct {
 	// ID is unique within the service and stable over the instance's life.
 	ID string
-	// Address is an IP address or a host name.
+	// Address is an IP address, or a host name that doesn't resolve.
 	Address string
-	Port    uint16
-	Weight  uint32
+	// Host is the name that Address was resolved from; empty when the source
+	// gave an address.
+	Host   string
+	Port   uint16
+	Weight uint32
 	// WarningWeight is used in place of Weight while the health is Warning
 	// and the policy says weigh.
 	WarningWeight uint32
