@@ -38,6 +38,21 @@ type Config struct {
 	// Files that were read, in order, and the directories that held them, as
 	// absolute paths: what to watch.
 	Files []string
+
+	// sources are the files' contents and where their expressions are
+	// evaluated; Bind needs both.
+	sources *sources
+}
+
+// Dataplane gives the block of that name, or the default one for "". It is nil
+// when there is none.
+func (c *Config) Dataplane(name string) *Dataplane {
+	for i := range c.Dataplanes {
+		if d := &c.Dataplanes[i]; d.Name == name || name == "" && d.Default {
+			return d
+		}
+	}
+	return nil
 }
 
 // Agent holds the settings of the agent block.
