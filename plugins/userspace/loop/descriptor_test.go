@@ -1,0 +1,3 @@
+package loop
+const descriptorChild = "PATCHBAY_TEST_DESCRIPTORS"
+func runDescriptorChild() int { return 0 }

@@ -1,0 +1,132 @@
+package loop
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Statistics are the engine's counters. All but Active grow from the start of
+// the service; those of a removed service are gone.
+type Statistics struct {
+	// Active is the number of connections at present, also of removed services.
+	Active int64
+	// Services, ordered by ID.
+	Services []ServiceStatistics
+}
+
+// ServiceStatistics are the counters of one service.
+type ServiceStatistics struct {
+	ID string
+	// Listen are the addresses that are listened on.
+	Listen []netip.AddrPort
+	// Active is the number of connections at present.
+	Active int64
+	// Connections counts those that were accepted and not refused.
+	Connections uint64
+	// Retries counts further endpoints tried after one had failed, Failed the
+	// connections for which none answered.
+	Retries, Failed uint64
+	// Refused counts the connections that were reset at once.
+	Refused Refused
+	// BytesIn came from clients, BytesOut went to them.
+	BytesIn, BytesOut uint64
+	// Endpoints in the order of the service.
+	Endpoints []EndpointStatistics
+}
+
+// Refused says why connections were reset at once.
+type Refused struct {
+	Empty       uint64 // no endpoint takes connections
+	Source      uint64 // client outside the allowed prefixes
+	Limit       uint64 // more than the service or the engine may have
+	Descriptors uint64 // no descriptor left
+}
+
+// EndpointStatistics are the counters of one endpoint.
+type EndpointStatistics struct {
+	Address  netip.AddrPort
+	Weight   int
+	Draining bool
+	Deadline time.Time
+	// Active is the number of connections that use the endpoint or are being
+	// made to it.
+	Active int64
+	// Connections were made, Failures were refused or timed out.
+	Connections, Failures uint64
+	BytesIn, BytesOut     uint64
+}
+
+// Statistics reads the counters of all services, bytes of connections that go
+// on included.
+func (e *Engine) Statistics() Statistics {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.countBytes()
+	s := Statistics{Active: e.shared.active.Load()}
+	for _, v := range e.services {
+		s.Services = append(s.Services, v.statistics())
+	}
+	slices.SortFunc(s.Services, func(a, b ServiceStatistics) int { return cmp.Compare(a.ID, b.ID) })
+	return s
+}
+
+// Service reads the counters of one service; false if there is none of this ID.
+func (e *Engine) Service(id string) (ServiceStatistics, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.services[id]
+	if v == nil {
+		return ServiceStatistics{}, false
+	}
+	e.countBytes()
+	return v.statistics(), true
+}
+
+func (e *Engine) countBytes() {
+	e.onLoops(func(l *loop) {
+		l.slots.each(func(_ int32, c *conn) {
+			if c.dir[client].bytes|c.dir[server].bytes != 0 {
+				l.count(c, l.shared.endpoints.get(c.endpoint))
+			}
+		})
+	})
+}
+
+func (s *service) statistics() ServiceStatistics {
+	t := ServiceStatistics{
+		ID:          s.id,
+		Active:      s.active.Load(),
+		Connections: s.accepted.Load(),
+		Retries:     s.retries.Load(),
+		Failed:      s.failed.Load(),
+		Refused: Refused{
+			Empty:       s.refused[refusedEmpty].Load(),
+			Source:      s.refused[refusedSource].Load(),
+			Limit:       s.refused[refusedLimit].Load(),
+			Descriptors: s.refused[refusedDescriptors].Load(),
+		},
+		BytesIn:  s.bytes[client].Load(),
+		BytesOut: s.bytes[server].Load(),
+	}
+	for _, n := range s.listen {
+		t.Listen = append(t.Listen, n.address)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.endpoints {
+		t.Endpoints = append(t.Endpoints, EndpointStatistics{
+			Address:     p.address,
+			Weight:      int(p.weight),
+			Draining:    p.draining,
+			Deadline:    p.deadline,
+			Active:      p.active.Load(),
+			Connections: p.connections.Load(),
+			Failures:    p.failures.Load(),
+			BytesIn:     p.bytes[client].Load(),
+			BytesOut:    p.bytes[server].Load(),
+		})
+	}
+	return t
+}
