@@ -19,6 +19,8 @@ import (
 const (
 	roleEnv = "PATCHBAY_BENCH_ROLE"
 	argEnv  = "PATCHBAY_BENCH_ARG"
+	// profileEnv names the file that the data path writes its profile to.
+	profileEnv = "PATCHBAY_BENCH_PROFILE"
 )
 
 func main() {
@@ -39,6 +41,8 @@ func run() error {
 		return runServer()
 	case "iocopy":
 		return runIOCopy(arg)
+	case "datapath":
+		return runDatapath(arg)
 	default:
 		return fmt.Errorf("unknown role %q", role)
 	}
@@ -65,12 +69,16 @@ func measure() error {
 		rounds, seconds = 11, 4
 	}
 	only := flag.String("only", "", "cases to run, by comma: "+caseNames()+"; default all")
-	proxies := flag.String("proxies", "", "proxies to compare, by comma: "+proxyNames()+"; default all")
+	proxies := flag.String("proxies", "", "proxies to compare, by comma: "+proxyNames()+"; default all but datapath, the data path without core and plugin")
 	flag.IntVar(&b.rounds, "rounds", rounds, "rounds of which the median is taken")
 	flag.Float64Var(&b.seconds, "seconds", seconds, "length of one measurement")
 	flag.StringVar(&b.bin, "bin", "bin", "folder with patchbay and plugins/")
 	flag.BoolVar(&b.verbose, "v", false, "print every round")
+	profile := flag.String("cpuprofile", "", "file for a CPU profile of the data path alone (proxy datapath)")
 	flag.Parse()
+	if *profile != "" {
+		os.Setenv(profileEnv, *profile)
+	}
 	var err error
 	if b.cases, err = chooseCases(*only); err != nil {
 		return err
@@ -136,10 +144,15 @@ func (b *bench) self(role, arg string) *exec.Cmd {
 }
 
 func chooseProxies(list string) ([]proxyKind, error) {
-	if list == "" {
-		return proxyKinds, nil
-	}
 	var out []proxyKind
+	if list == "" {
+		for _, k := range proxyKinds {
+			if k.name != "datapath" {
+				out = append(out, k)
+			}
+		}
+		return out, nil
+	}
 	for name := range strings.SplitSeq(list, ",") {
 		i := slices.IndexFunc(proxyKinds, func(k proxyKind) bool { return k.name == name })
 		if i < 0 {

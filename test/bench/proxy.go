@@ -25,6 +25,7 @@ var proxyKinds = []proxyKind{
 	{"haproxy-splice", "haproxy, forced splice", 9200, "bulk", 0, startHAProxySplice},
 	{"nginx", "nginx stream", 9300, "", 0, startNginx},
 	{"iocopy", "Go, io.Copy", 9400, "", 3000, startIOCopy},
+	{"datapath", "Patchbay's data path", 9500, "", 0, startDatapath},
 	{"userspace", "Patchbay userspace", 9600, "", 0, startUserspace},
 }
 

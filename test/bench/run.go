@@ -156,6 +156,9 @@ func (f figure) verdict(by map[string][]sample) string {
 	}
 	own := by["userspace"]
 	if len(own) == 0 {
+		own = by["datapath"]
+	}
+	if len(own) == 0 {
 		return text
 	}
 	v := median(own, f.key)
