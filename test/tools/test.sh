@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Runs all tests of the modules, and ends with one summary of them all:
+# test.sh MODULE...
+#
+# GOTESTSUM names the program that shows them. With CI=true a test that was
+# skipped is a failure: there nothing may be missing.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+# What a run leaves behind in the clone must not decide what the next one does.
+status=0
+step() {
+	local name=$1
+	shift
+	if ! "$@"; then
+		echo "test: $name failed"
+		status=1
+	fi
+}
+
+race=()
+if [ "$(go env CGO_ENABLED)" = 1 ] && command -v "$(go env CC)" >/dev/null; then
+	race=(-race)
+else
+	echo "test: no C compiler, so the race detector is off"
+fi
+
+echo "test: format and vet"
+step format make format
+step vet make vet
+
+for module in "$@"; do
+	echo "test: module $module${race:+, race detector on}"
+	file=$results/$(tr -c 'a-z0-9\n' - <<<"$module").json
+	step "module $module" env -C "$module" "$GOTESTSUM" --format pkgname --hide-summary all --jsonfile "$file" -- \
+		"${race[@]}" -timeout 20m ./...
+done
+
+echo "test: fuzz tests, $FUZZTIME each"
+step fuzz env JSON="$results" test/tools/fuzz.sh "$FUZZTIME" "$@"
+
+# Skipped tests, not packages without any.
+skipped=$(cat "$results"/*.json | grep '"Action":"skip"' | grep -c '"Test":' || true)
+if [ "$skipped" -gt 0 ] && [ "${CI:-}" = true ]; then
+	echo "test: $skipped tests were skipped, and CI=true allows none"
+	status=1
+fi
+
+echo
+[ $status -eq 0 ] || echo "test: FAILED; what failed stands above and in the summary"
+# The same results once more, for one summary; it is the last that is printed.
+"$GOTESTSUM" --format none --raw-command -- cat "$results"/*.json || status=1
+exit $status
