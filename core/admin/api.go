@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 )
 
@@ -249,9 +250,9 @@ type Plan struct {
 	View
 	// Valid is false when the files have mistakes: a reload would change
 	// nothing.
-	Valid       bool            `json:"valid"`
-	Diagnostics []Diagnostic    `json:"diagnostics,omitempty"`
-	Changes     []PlannedChange `json:"changes"`
+	Valid bool `json:"valid"`
+	Findings
+	Changes []PlannedChange `json:"changes"`
 }
 
 // PlannedChange is one thing that a reload would change.
@@ -265,17 +266,23 @@ type PlannedChange struct {
 	Details []string `json:"details,omitempty"`
 }
 
-// Diagnostic is one finding about the configuration.
-type Diagnostic struct {
-	// Severity is error or warning.
-	Severity string `json:"severity"`
-	Summary  string `json:"summary"`
-	Detail   string `json:"detail,omitempty"`
-	File     string `json:"file,omitempty"`
-	Line     int    `json:"line,omitempty"`
-	Column   int    `json:"column,omitempty"`
-	// Text is the finding as a terminal shows it, with its source line.
-	Text string `json:"text"`
+// Findings are the mistakes and doubts in configuration files.
+type Findings struct {
+	Diagnostics []config.Diagnostic `json:"diagnostics,omitempty"`
+	// Omitted is how many more there were.
+	Omitted int `json:"diagnostics_omitted,omitempty"`
+	// Text is what a terminal shows of them, source lines included.
+	Text string `json:"diagnostics_text,omitempty"`
+}
+
+// FindingsOf gives the findings of a Load or a Bind.
+func FindingsOf(d *config.Diagnostics) Findings {
+	if d.Len() == 0 {
+		return Findings{}
+	}
+	var text strings.Builder
+	_ = d.WriteText(&text, false)
+	return Findings{Diagnostics: d.All(), Omitted: d.Omitted(), Text: text.String()}
 }
 
 // Reload is one attempt to load the configuration anew, and the body of the
@@ -288,8 +295,8 @@ type Reload struct {
 	// in force then.
 	OK bool `json:"ok"`
 	// Changed is false when the files say the same as before.
-	Changed     bool         `json:"changed"`
-	Diagnostics []Diagnostic `json:"diagnostics,omitempty"`
+	Changed bool `json:"changed"`
+	Findings
 	// Notes name settings that take effect at the next start only.
 	Notes    []string `json:"notes,omitempty"`
 	Revision uint64   `json:"revision"`
@@ -301,16 +308,18 @@ type LeaseList struct {
 	Leases []Lease `json:"leases"`
 }
 
-// Lease is a VIP that a service holds, or that rests after it was freed.
+// Lease is the record that a service holds addresses of a pool, or that they
+// rest after it gave them back.
 type Lease struct {
-	Pool    string     `json:"pool"`
-	Service string     `json:"service"`
-	Address netip.Addr `json:"address"`
-	// Since is when the service got it.
+	Pool      string       `json:"pool"`
+	Service   string       `json:"service"`
+	Addresses []netip.Addr `json:"addresses"`
+	// Since is when the service got them.
 	Since time.Time `json:"since"`
-	// RestsUntil is set for a freed address that isn't given away before.
+	// RestsUntil is set for addresses that were given back and aren't given to
+	// others before.
 	RestsUntil *time.Time `json:"rests_until,omitempty"`
-	// InUse is set while a service of the snapshot has the address.
+	// InUse is set while a service of the snapshot has the addresses.
 	InUse bool `json:"in_use"`
 }
 
@@ -318,7 +327,7 @@ type Lease struct {
 type Version struct {
 	Version  string `json:"version"`
 	Revision string `json:"vcs_revision,omitempty"`
-	Built    string `json:"built,omitempty"`
+	Time     string `json:"vcs_time,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	// Protocol is the version of the plugin contract.

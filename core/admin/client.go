@@ -104,9 +104,9 @@ func (c *Client) Leases(ctx context.Context) (LeaseList, error) {
 	return get[LeaseList](ctx, c, "/v1/vip/leases", nil)
 }
 
-// ReleaseLease frees the lease that a service holds in a pool.
-func (c *Client) ReleaseLease(ctx context.Context, pool, service string) (LeaseList, error) {
-	return do[LeaseList](ctx, c, http.MethodDelete, "/v1/vip/leases/"+url.PathEscape(pool)+"/"+url.PathEscape(service))
+// ReleaseLease gives back the lease that a service holds.
+func (c *Client) ReleaseLease(ctx context.Context, service string) (LeaseList, error) {
+	return do[LeaseList](ctx, c, http.MethodDelete, "/v1/vip/leases/"+url.PathEscape(service))
 }
 
 // Health of the agent; an unhealthy one is no error.

@@ -37,8 +37,8 @@ type Backend interface {
 	Plan(ctx context.Context) (Plan, error)
 	Reload(ctx context.Context) (Reload, error)
 	Leases() LeaseList
-	// ReleaseLease frees a service's lease.
-	ReleaseLease(pool, service string) error
+	// ReleaseLease gives back the lease of a service that is no longer there.
+	ReleaseLease(service string) error
 }
 
 // Limits of the server.
@@ -135,8 +135,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/plan", answer(func(r *http.Request) (any, error) { return s.backend.Plan(r.Context()) }))
 	mux.HandleFunc("POST /v1/reload", answer(func(r *http.Request) (any, error) { return s.backend.Reload(r.Context()) }))
 	mux.HandleFunc("GET /v1/vip/leases", s.watched(func(*http.Request) (any, error) { return s.backend.Leases(), nil }))
-	mux.HandleFunc("DELETE /v1/vip/leases/{pool}/{service}", answer(func(r *http.Request) (any, error) {
-		if err := s.backend.ReleaseLease(r.PathValue("pool"), r.PathValue("service")); err != nil {
+	mux.HandleFunc("DELETE /v1/vip/leases/{service}", answer(func(r *http.Request) (any, error) {
+		if err := s.backend.ReleaseLease(r.PathValue("service")); err != nil {
 			return nil, err
 		}
 		return s.backend.Leases(), nil

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-proxy/patchbay/core/admin"
+)
+
+func newServicesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "services [NAME]",
+		Short: "List the services and how they fare",
+		Long: `List the services: address, port, dataplane, endpoints by state, the revision
+that the dataplane has acknowledged, and the reason where one is rejected, failed,
+waiting or degraded. With a name: that service with its policy and endpoints.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	asks, format := addSocket(cmd), addFormat(cmd)
+	watch := cmd.Flags().Bool("watch", false, "go on printing as things change, until Ctrl-C")
+	cmd.RunE = action(func(cmd *cobra.Command, args []string) error {
+		out := cmd.OutOrStdout()
+		return asks.ask(cmd, func(ctx context.Context, client *admin.Client) error {
+			if len(args) == 1 {
+				if *watch {
+					return usageError{"-watch is for the list of all services"}
+				}
+				detail, err := client.Service(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if *format == formatJSON {
+					return printJSON(out, detail)
+				}
+				return printService(out, detail)
+			}
+			if *watch {
+				return watchServices(ctx, client, out, *format)
+			}
+			list, err := client.Services(ctx, admin.Watch{})
+			if err != nil {
+				return err
+			}
+			if *format == formatJSON {
+				return printJSON(out, list)
+			}
+			return printServices(out, list.Services)
+		})
+	})
+	return cmd
+}
+
+// printServices prints a line for each frontend of each service.
+func printServices(w io.Writer, services []admin.Service) error {
+	if len(services) == 0 {
+		_, err := fmt.Fprintln(w, "No services.")
+		return err
+	}
+	t := newTable(w, serviceHead...)
+	for _, s := range services {
+		for _, row := range serviceRows(s) {
+			t.row(row...)
+		}
+	}
+	return t.flush()
+}
+
+var serviceHead = []string{"SERVICE", "ADDRESS", "PORT", "DATAPLANE", "STATE", "ENDPOINTS", "ACK", "REASON"}
+
+func serviceRows(s admin.Service) [][]string {
+	rows := make([][]string, 0, max(1, len(s.Frontends)))
+	reason := s.Reason
+	if reason == "" {
+		reason = strings.Join(s.Notes, "; ")
+	}
+	for _, f := range s.Frontends {
+		address := f.Address.String()
+		rows = append(rows, []string{s.ID, address, fmt.Sprintf("%d/%s", f.Port, f.Protocol), s.Dataplane,
+			string(s.State), endpointCount(s.Endpoints), number(s.Acknowledged), reason})
+	}
+	if len(rows) == 0 {
+		rows = append(rows, []string{s.ID, "", "", s.Dataplane, string(s.State), endpointCount(s.Endpoints), number(s.Acknowledged), reason})
+	}
+	return rows
+}
+
+func endpointCount(c admin.EndpointCount) string {
+	var parts []string
+	add := func(n int, word string) {
+		if n > 0 {
+			parts = append(parts, strconv.Itoa(n)+" "+word)
+		}
+	}
+	add(c.Active, "active")
+	add(c.Draining, "draining")
+	add(c.Unused, "unused")
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func printService(w io.Writer, d admin.ServiceDetail) error {
+	s := d.Service
+	facts := newFacts(w)
+	facts.add("Service", s.ID)
+	facts.add("State", string(s.State))
+	facts.add("Reason", s.Reason)
+	facts.add("Source", s.Source)
+	facts.add("Dataplane", s.Dataplane)
+	for _, f := range s.Frontends {
+		facts.add("Frontend", fmt.Sprintf("%s (%s)", joinHostPort(f), f.Kind))
+	}
+	facts.add("Acknowledged", ifSome(s.Acknowledged > 0, fmt.Sprintf("at revision %d", s.Acknowledged)))
+	facts.add("Balance", d.Policy.Balance)
+	facts.add("Affinity", ifSome(d.Policy.Affinity > 0, time.Duration(d.Policy.Affinity).String()))
+	facts.add("When empty", d.Policy.OnEmpty)
+	facts.add("When drained", d.Policy.OnDrainEnd)
+	facts.add("Masquerade", d.Policy.Masquerade)
+	if len(d.Policy.Allow) > 0 {
+		facts.add("Allow", strings.Join(texts(d.Policy.Allow), ", "))
+	}
+	facts.add("Options", string(d.Policy.Options))
+	for _, n := range s.Notes {
+		facts.add("Note", n)
+	}
+	if err := facts.flush(); err != nil {
+		return err
+	}
+	if len(d.Endpoints) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return printEndpoints(w, d.Endpoints, false)
+}
+
+func ifSome(some bool, text string) string {
+	if some {
+		return text
+	}
+	return ""
+}
+
+// watchServices prints the list, and from then on what changes: on a terminal
+// the whole list anew, else the lines that are new or different, in JSON a
+// document for each change.
+func watchServices(ctx context.Context, client *admin.Client, w io.Writer, as format) error {
+	terminal := isTerminal(w)
+	before := map[string][][]string{}
+	watch := admin.Watch{}
+	for {
+		list, err := client.Services(ctx, watch)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		}
+		if watch.Wait == 0 || list.Index != watch.Index {
+			switch {
+			case as == formatJSON:
+				err = printJSON(w, list)
+			case terminal:
+				fmt.Fprintf(w, "\x1b[H\x1b[2Jrevision %d, %s\n\n", list.Revision, time.Now().Format(time.TimeOnly))
+				err = printServices(w, list.Services)
+			default:
+				before, err = printChanges(w, before, list.Services)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		watch = admin.Watch{Index: list.Index, Wait: 5 * time.Minute}
+	}
+}
+
+// printChanges prints the lines that differ from before, and the names of the
+// services that are gone.
+func printChanges(w io.Writer, before map[string][][]string, services []admin.Service) (map[string][][]string, error) {
+	now := make(map[string][][]string, len(services))
+	var changed []admin.Service
+	for _, s := range services {
+		rows := serviceRows(s)
+		now[s.ID] = rows
+		if !slices.EqualFunc(before[s.ID], rows, slices.Equal[[]string]) {
+			changed = append(changed, s)
+		}
+	}
+	if len(changed) > 0 {
+		if err := printServices(w, changed); err != nil {
+			return now, err
+		}
+	}
+	for id := range before {
+		if _, ok := now[id]; !ok {
+			if _, err := fmt.Fprintf(w, "%s: gone\n", printable(id)); err != nil {
+				return now, err
+			}
+		}
+	}
+	return now, nil
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(interface{ Fd() uintptr })
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
