@@ -55,32 +55,36 @@ var benchCases = []benchCase{
 	}},
 }
 
+// coreCase names the second table among the cases.
+const coreCase = "core"
+
 func caseNames() string {
 	var out []string
 	for _, c := range benchCases {
 		out = append(out, c.name)
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(append(out, coreCase), ", ")
 }
 
-// chooseCases takes names by comma; "bulk" is both of them.
-func chooseCases(list string) ([]benchCase, error) {
+// chooseCases takes names by comma; "bulk" is both of them. The second result
+// tells whether the table of the core is wanted.
+func chooseCases(list string) (cases []benchCase, core bool, err error) {
 	if list == "" {
-		return benchCases, nil
+		return benchCases, true, nil
 	}
-	var out []benchCase
 	for name := range strings.SplitSeq(list, ",") {
-		found := false
+		found := name == coreCase
+		core = core || found
 		for _, c := range benchCases {
 			if c.name == name || name == "bulk" && c.load.Kind == name {
-				out, found = append(out, c), true
+				cases, found = append(cases, c), true
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("unknown case %q: choose from %s", name, caseNames())
+			return nil, false, fmt.Errorf("unknown case %q: choose from %s", name, caseNames())
 		}
 	}
-	return out, nil
+	return cases, core, nil
 }
 
 // sample is what one measurement of one proxy came to, by figure.

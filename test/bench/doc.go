@@ -15,6 +15,7 @@
 //	go run ./test/bench                                  all, quick
 //	go run ./test/bench -only=newconn -proxies=haproxy,userspace -rounds=3
 //	go run ./test/bench -proxies=haproxy,haproxy-splice,datapath -only=bulk -cpuprofile=cpu.out
+//	go run ./test/bench -only=core -services=2000
 //	BENCH_FULL=1 go run ./test/bench                     more rounds, longer
 //
 // It needs root, for the namespaces. They have no names and end with the

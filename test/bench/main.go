@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -57,18 +58,24 @@ type bench struct {
 	seconds float64
 	verbose bool
 	cases   []benchCase
-	proxies []proxyKind
-	ctx     context.Context
+	// services and changes are of the second table; none for no such table.
+	services []int
+	changes  int
+	proxies  []proxyKind
+	ctx      context.Context
 }
 
 func measure() error {
 	b := &bench{}
 	full := os.Getenv("BENCH_FULL") != ""
 	rounds, seconds := 5, 1.5
+	b.changes = 20
 	if full {
 		rounds, seconds = 11, 4
+		b.changes = 200
 	}
 	only := flag.String("only", "", "cases to run, by comma: "+caseNames()+"; default all")
+	services := flag.String("services", "1000,5000,20000", "numbers of services of the case core")
 	proxies := flag.String("proxies", "", "proxies to compare, by comma: "+proxyNames()+"; default all but datapath, the data path without core and plugin")
 	flag.IntVar(&b.rounds, "rounds", rounds, "rounds of which the median is taken")
 	flag.Float64Var(&b.seconds, "seconds", seconds, "length of one measurement")
@@ -77,11 +84,19 @@ func measure() error {
 	profile := flag.String("cpuprofile", "", "file for a CPU profile of the data path alone (proxy datapath)")
 	flag.Parse()
 	if *profile != "" {
-		os.Setenv(profileEnv, *profile)
+		if err := os.Setenv(profileEnv, *profile); err != nil {
+			return err
+		}
 	}
-	var err error
-	if b.cases, err = chooseCases(*only); err != nil {
+	cases, core, err := chooseCases(*only)
+	if err != nil {
 		return err
+	}
+	b.cases = cases
+	if core {
+		if b.services, err = numbers(*services); err != nil {
+			return err
+		}
 	}
 	if b.proxies, err = chooseProxies(*proxies); err != nil {
 		return err
@@ -141,6 +156,18 @@ func (b *bench) self(role, arg string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+arg)
 	return cmd
+}
+
+func numbers(list string) ([]int, error) {
+	var out []int
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 60000 {
+			return nil, fmt.Errorf("%q is no number of services from 1 to 60000", text)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }
 
 func chooseProxies(list string) ([]proxyKind, error) {

@@ -34,20 +34,37 @@ func (b *bench) run() error {
 	if b.net, err = newNetwork(cpus); err != nil {
 		return err
 	}
-	server := b.self("server", "")
-	s, out, err := startTalking(b.net.server, server)
+	if len(b.cases) > 0 {
+		if err := b.userspaceTable(); err != nil {
+			return err
+		}
+	}
+	if len(b.services) > 0 {
+		return b.coreTable()
+	}
+	return nil
+}
+
+// startServer starts the server and waits until it listens.
+func (b *bench) startServer() (*process, error) {
+	s, out, err := startTalking(b.net.server, b.self("server", ""))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer s.stop()
 	if _, err := out.ReadString('\n'); err != nil {
-		return fmt.Errorf("the server did not start: %w\n%s", err, s.log)
+		s.stop()
+		return nil, fmt.Errorf("the server did not start: %w\n%s", err, s.log)
 	}
-	return b.userspaceTable()
+	return s, nil
 }
 
 // userspaceTable measures every case, the proxies taking turns.
 func (b *bench) userspaceTable() error {
+	server, err := b.startServer()
+	if err != nil {
+		return err
+	}
+	defer server.stop()
 	begun, idleBefore := time.Now(), cpuBusy()
 	var running []*proxy
 	defer func() {

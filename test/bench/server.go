@@ -96,7 +96,7 @@ func (s *server) event(fd int, events uint32) {
 	if c == nil {
 		return
 	}
-	alive := true
+	var alive bool
 	if c.bulk {
 		alive = s.bulk(fd, c, events)
 	} else {
