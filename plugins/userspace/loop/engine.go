@@ -116,9 +116,10 @@ func (e *Engine) budgetDescriptors() {
 		e.occupied = len(open)
 	}
 	limit := descriptorLimit()
-	most := min(pipesMost, limit/16/len(e.loops))
+	most := min(pipesMost, limit/16) / len(e.loops)
 	for _, l := range e.loops {
 		l.pipes.most = most
+		l.pipes.mostLarge = largeMost / len(e.loops)
 	}
 	e.pipes = most * len(e.loops)
 	e.setRoom()

@@ -24,7 +24,7 @@ type kernel interface {
 	watch(fd, slot int32, side int) errno
 	recv(fd int32, p []byte) (int, errno)
 	send(fd int32, p []byte) (int, errno)
-	pipe() (pipe, errno)
+	pipe(large bool) (pipe, errno)
 	splice(from, to int32, n int) (int, errno)
 	// shutdown ends the direction away from here.
 	shutdown(fd int32)
@@ -144,12 +144,16 @@ func (k *system) send(fd int32, p []byte) (int, errno) {
 	return int(n), 0
 }
 
-func (k *system) pipe() (pipe, errno) {
+func (k *system) pipe(large bool) (pipe, errno) {
 	_, err := raw(unix.SYS_PIPE2, uintptr(unsafe.Pointer(&k.ends)), unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0, 0)
 	if err != 0 {
 		return pipe{}, err
 	}
-	return pipe{out: k.ends[0], in: k.ends[1]}, 0
+	if large {
+		// Refused where the user has too many pages in pipes; small will do.
+		raw(unix.SYS_FCNTL, uintptr(k.ends[1]), unix.F_SETPIPE_SZ, spliceMost, 0, 0, 0)
+	}
+	return pipe{out: k.ends[0], in: k.ends[1], large: large}, 0
 }
 
 func (k *system) splice(from, to int32, n int) (int, errno) {

@@ -88,13 +88,20 @@ func (b *buffers) inUse() int {
 type pipe struct {
 	in, out int32
 	held    int // bytes inside
+	large   bool
 }
 
-// pipesKept is how many empty pipes a loop keeps, pipesMost how many it has at
-// most; beyond that, bulk goes through the scratch buffer.
+// The kernel counts the pages that a user's pipes can hold, of all processes,
+// and beyond 16,384 (fs.pipe-user-pages-soft) gives an unprivileged one tiny
+// pipes. So an engine has at most pipesMost pipes, of which largeMost hold
+// spliceMost bytes in place of 16 pages: that is 13,000 pages. A large pipe
+// takes half the system calls or fewer, as a packet's pieces fill a place each,
+// however small. What is busy finds the large ones: only receivers that are
+// slower than their senders keep a pipe, and the last one that came back is the
+// first to be taken. Beyond pipesMost bulk goes through the scratch buffer.
 const (
-	pipesKept = 32
-	pipesMost = 512
+	pipesMost = 448
+	largeMost = 24
 )
 
 // pipes are a loop's pipes, named by place+1.
@@ -103,7 +110,9 @@ type pipes struct {
 	spare  []int32 // empty ones, with descriptors
 	holes  []int32 // places without descriptors
 	open   int
-	most   int
+	large  int // of the open ones
+	// the most that there may be
+	most, mostLarge int
 }
 
 // take gives an empty pipe, or 0 if there is none to be had.
@@ -116,11 +125,14 @@ func (p *pipes) take(k kernel) int32 {
 	if p.open >= p.most {
 		return 0
 	}
-	made, err := k.pipe()
+	made, err := k.pipe(p.large < p.mostLarge)
 	if err != 0 {
 		return 0
 	}
 	p.open++
+	if made.large {
+		p.large++
+	}
 	if n := len(p.holes); n > 0 {
 		i := p.holes[n-1]
 		p.holes = p.holes[:n-1]
@@ -131,9 +143,13 @@ func (p *pipes) take(k kernel) int32 {
 	return int32(len(p.places))
 }
 
-// give takes a pipe back. One that still has bytes in it is closed.
+// pipesKept is how many empty pipes a loop keeps.
+const pipesKept = 32
+
+// give takes a pipe back. One that still has bytes in it is closed, and so is a
+// small one that there are enough of.
 func (p *pipes) give(k kernel, i int32) {
-	if p.places[i-1].held == 0 && len(p.spare) < pipesKept {
+	if p.places[i-1].held == 0 && (len(p.spare) < pipesKept || p.places[i-1].large) {
 		p.spare = append(p.spare, i)
 		return
 	}
@@ -143,6 +159,9 @@ func (p *pipes) give(k kernel, i int32) {
 func (p *pipes) shut(k kernel, i int32) {
 	k.close(p.places[i-1].in)
 	k.close(p.places[i-1].out)
+	if p.places[i-1].large {
+		p.large--
+	}
 	p.places[i-1] = pipe{in: -1, out: -1}
 	p.holes = append(p.holes, i)
 	p.open--

@@ -30,7 +30,7 @@ const (
 )
 
 // MaxWeight is the greatest weight of an endpoint.
-const MaxWeight = 1 << 20
+const MaxWeight = 1<<32 - 1
 
 // Service is everything the engine must know of one service. It is a value:
 // the engine keeps none of its slices.
