@@ -142,6 +142,8 @@ type Service struct {
 	Endpoints []Endpoint
 	Check     *Check
 	Range     hcl.Range
+
+	balanceAt *hcl.Range
 }
 
 // Static tells whether the block has endpoints of its own.

@@ -272,10 +272,10 @@ func (r *report) finish() *Diagnostics {
 	})
 	d := &Diagnostics{omittedErrors: r.dropped}
 	type key struct {
-		severity                    hcl.DiagnosticSeverity
-		summary, detail, file       string
-		start, end                  int
-		inFile                      bool
+		severity              hcl.DiagnosticSeverity
+		summary, detail, file string
+		start, end            int
+		inFile                bool
 	}
 	seen := make(map[key]bool, len(r.found))
 	for _, f := range r.found {

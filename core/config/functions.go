@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
@@ -67,7 +68,8 @@ func fileFunction(dir string) function.Function {
 			if !utf8.Valid(data) {
 				return cty.NilVal, function.NewArgErrorf(0, "%s is not UTF-8 text", path)
 			}
-			return cty.StringVal(string(data)).Mark(fromOutside{}), nil
+			// The newline that ends a text file is no part of a password.
+			return cty.StringVal(strings.TrimSuffix(string(data), "\n")).Mark(fromOutside{}), nil
 		},
 	})
 }

@@ -150,7 +150,11 @@ func Load(paths []string, opts Options) (*Config, *Diagnostics) {
 	l := &loader{
 		opts:   opts,
 		report: newReport(src),
-		cfg:    &Config{SyncInterval: 30 * time.Second, sources: src},
+		cfg: &Config{
+			SyncInterval: 30 * time.Second,
+			Agent:        Agent{LogLevel: "info", LogFormat: "text"},
+			sources:      src,
+		},
 	}
 	files := l.find(paths)
 	bodies := make([]fileBody, 0, len(files))
@@ -174,6 +178,8 @@ type loader struct {
 	services []*serviceBlock
 	// defined tells where a top-level argument or single block was given.
 	defined map[string]hcl.Range
+	// networks of the node, read when the first pool asks.
+	networks []Network
 }
 
 // places fills in the paths that neither the files nor the flags give.

@@ -1,0 +1,338 @@
+package config
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+)
+
+// check compares the blocks with each other, once all have been read.
+func (l *loader) check() {
+	l.checkDataplanes()
+	byName := make(map[string]*serviceBlock, len(l.services))
+	for _, s := range l.services {
+		byName[s.Name] = s
+	}
+	c := &crossCheck{
+		loader:    l,
+		byName:    byName,
+		frontends: make(map[frontend]*serviceBlock, len(l.services)),
+		owners:    map[string]*serviceBlock{},
+		roots:     map[*serviceBlock]*serviceBlock{},
+	}
+	for _, s := range l.services {
+		l.report.within = fmt.Sprintf("service %q", s.Name)
+		c.references(s)
+		c.static(s)
+		c.vips(s)
+		c.conflicts(s)
+	}
+	l.report.within = ""
+}
+
+func (l *loader) checkDataplanes() {
+	dps := l.cfg.Dataplanes
+	if len(dps) == 0 {
+		// Where a block was refused for its name that has been said.
+		l.report.errorf(nil, "No dataplane", "Nothing would carry the traffic: add a dataplane block, such as dataplane \"userspace\" {}.")
+		return
+	}
+	var first *Dataplane
+	for i := range dps {
+		switch {
+		case !dps[i].Default:
+		case first == nil:
+			first = &dps[i]
+		default:
+			l.report.within = fmt.Sprintf("dataplane %q", dps[i].Name)
+			l.report.errorf(&dps[i].Range, "Several defaults", "dataplane %q at %s is the default already.", first.Name, place(first.Range))
+			l.report.within = ""
+		}
+	}
+	if len(dps) == 1 {
+		dps[0].Default = true
+	}
+}
+
+// frontend is what no two services may share. A VIP that comes from a pool is
+// known by the service that leases it.
+type frontend struct {
+	kind     dataplane.FrontendKind
+	address  netip.Addr
+	lease    string
+	port     uint16
+	protocol dataplane.Protocol
+}
+
+type crossCheck struct {
+	*loader
+	byName    map[string]*serviceBlock
+	frontends map[frontend]*serviceBlock
+	// owners tells by VIP, or by the service that leases it, the first service
+	// there: its dataplane is that of all others.
+	owners map[string]*serviceBlock
+	roots  map[*serviceBlock]*serviceBlock
+}
+
+// references checks the names of other blocks.
+func (c *crossCheck) references(s *serviceBlock) {
+	if s.Pool != "" && !slices.ContainsFunc(c.cfg.Pools, func(p Pool) bool { return p.Name == s.Pool }) {
+		names := make([]string, len(c.cfg.Pools))
+		for i, p := range c.cfg.Pools {
+			names[i] = p.Name
+		}
+		c.report.errorf(s.poolAt, "Unknown pool", "There is no vip_pool %s.%s", shown(s.Pool, false), hint(s.Pool, names))
+	}
+	switch {
+	case len(c.cfg.Dataplanes) == 0:
+	case s.Dataplane != "" && c.cfg.Dataplane(s.Dataplane) == nil:
+		names := make([]string, len(c.cfg.Dataplanes))
+		for i, d := range c.cfg.Dataplanes {
+			names[i] = d.Name
+		}
+		c.report.errorf(s.dataplaneAt, "Unknown dataplane", "There is no dataplane %s.%s", shown(s.Dataplane, false), hint(s.Dataplane, names))
+	case s.Dataplane == "" && c.cfg.Dataplane("") == nil:
+		c.report.errorf(&s.Range, "No default dataplane",
+			"The service names no dataplane, and none is the default: write dataplane = ... here or in the defaults block, or default = true in a dataplane block.")
+	}
+	if s.VIPService != "" {
+		c.sharedVIP(s)
+	}
+}
+
+// hint suggests a name, or lists what there is.
+func hint(given string, names []string) string {
+	if s := didYouMean(given, names); s != "" {
+		return s
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " There is " + oneOf(names) + "."
+}
+
+// sharedVIP follows vip = service(...) to its end.
+func (c *crossCheck) sharedVIP(s *serviceBlock) {
+	if _, ok := c.byName[s.VIPService]; !ok {
+		c.report.errorf(s.vipAt, "Unknown service", "There is no service %s to share a VIP with.%s",
+			shown(s.VIPService, false), c.similarService(s.VIPService))
+		return
+	}
+	if root := c.root(s); root == nil {
+		c.report.errorf(s.vipAt, "Circle of services", "The VIPs are shared in a circle: %s. One of them must have a VIP of its own.", c.circle(s))
+	}
+}
+
+// similarService suggests one of the services; not without end, for comparing
+// with 20,000 names takes a while.
+func (c *crossCheck) similarService(name string) string {
+	if len(c.report.found) > maxDiagnostics {
+		return ""
+	}
+	return didYouMean(name, sortedKeys(c.byName))
+}
+
+// root is the service whose VIPs s has; s itself where it shares with none,
+// nil where there is no end. Every service of the way is remembered, for a long
+// chain would otherwise be walked from each of its links.
+func (c *crossCheck) root(s *serviceBlock) *serviceBlock {
+	var way []*serviceBlock
+	root, known := c.roots[s]
+	for at := s; !known; {
+		if at.VIPService == "" {
+			root = at
+			break
+		}
+		c.roots[at] = nil // until the end is found: who comes back here is in a circle
+		way = append(way, at)
+		if at = c.byName[at.VIPService]; at == nil {
+			break
+		}
+		root, known = c.roots[at]
+	}
+	for _, w := range way {
+		c.roots[w] = root
+	}
+	return root
+}
+
+// circle names the way that sharing takes.
+func (c *crossCheck) circle(s *serviceBlock) string {
+	const most = 8
+	way := s.Name
+	for i, at := 0, c.byName[s.VIPService]; at != nil; i, at = i+1, c.byName[at.VIPService] {
+		way += " -> " + at.Name
+		if at == s {
+			break
+		}
+		if i == most {
+			way += " -> ..."
+			break
+		}
+	}
+	return way
+}
+
+// static checks what a service with endpoints needs.
+func (c *crossCheck) static(s *serviceBlock) {
+	if !s.Static() {
+		if s.checkAt != nil && s.ownCheck {
+			c.report.warnf(s.checkAt, "Nothing to check", "The check has no effect: the service has no endpoint blocks.")
+		}
+		return
+	}
+	if s.Port == 0 && s.portAt == nil {
+		c.report.errorf(&s.Range, "Missing argument", "A service with endpoints needs port, at which clients reach it.")
+	}
+	if len(s.VIP) == 0 && s.vipAt == nil && len(c.cfg.Pools) == 0 && s.NodePort == 0 && len(s.External) == 0 && !c.poolsRefused() {
+		c.report.warnf(&s.Range, "No address", "The service will be rejected, because it has no address: set vip or add a vip_pool.")
+	}
+	if len(s.Endpoints) < 2 {
+		return
+	}
+	type address struct {
+		host string
+		port uint16
+	}
+	seen := make(map[address]hcl.Range, len(s.Endpoints))
+	for _, e := range s.Endpoints {
+		if e.Host == "" {
+			continue
+		}
+		a := address{e.Host, e.Port}
+		if first, twice := seen[a]; twice {
+			at := e.Range
+			c.report.errorf(&at, "Duplicate endpoint", "%s is already an endpoint of this service at %s.", hostPortString(e), place(first))
+			continue
+		}
+		seen[a] = e.Range
+	}
+}
+
+func hostPortString(e Endpoint) string {
+	if addr, err := netip.ParseAddr(e.Host); err == nil {
+		return netip.AddrPortFrom(addr, e.Port).String()
+	}
+	return fmt.Sprintf("%s:%d", e.Host, e.Port)
+}
+
+// poolsRefused tells whether a pool was declared whose mistakes have been
+// reported: then a missing address follows from those.
+func (c *crossCheck) poolsRefused() bool {
+	for what := range c.defined {
+		if len(what) > 9 && what[:9] == "vip_pool " {
+			return true
+		}
+	}
+	return false
+}
+
+// vips checks explicit VIPs against the pools.
+func (c *crossCheck) vips(s *serviceBlock) {
+	for _, vip := range s.VIP {
+		inPool, family := false, false
+		for _, p := range c.cfg.Pools {
+			for _, cidr := range p.CIDR {
+				family = family || dataplane.FamilyOf(cidr.Addr()) == dataplane.FamilyOf(vip)
+				if !cidr.Contains(vip) {
+					continue
+				}
+				inPool = true
+				if what := edge(cidr, vip); what != "" {
+					c.report.errorf(s.vipAt, "Unusable VIP", "%s is the %s address of %s, the range of vip_pool %q.", vip, what, cidr, p.Name)
+				}
+			}
+		}
+		if !inPool && family && !vip.IsLoopback() {
+			c.report.warnf(s.vipAt, "VIP outside the pools",
+				"%s lies in no vip_pool: a dataplane that routes whole pools to itself doesn't see its traffic unless something else routes it to this node.", vip)
+		}
+	}
+}
+
+// edge tells whether an address is the first or last of a range, which no host
+// can have where the range is a network of more than two.
+func edge(cidr netip.Prefix, a netip.Addr) string {
+	if cidr.Bits() >= a.BitLen()-1 {
+		return ""
+	}
+	if a == cidr.Addr() {
+		return "network"
+	}
+	if a.Is4() {
+		b, n := a.As4(), cidr.Addr().As4()
+		hosts := uint32(1)<<(32-cidr.Bits()) - 1
+		if binary.BigEndian.Uint32(b[:])-binary.BigEndian.Uint32(n[:]) == hosts {
+			return "broadcast"
+		}
+	}
+	return ""
+}
+
+// conflicts checks that the service has its frontends for itself, and one VIP
+// one dataplane.
+func (c *crossCheck) conflicts(s *serviceBlock) {
+	root := c.root(s)
+	if root == nil {
+		return
+	}
+	claim := func(f frontend, at *hcl.Range, what string) {
+		for _, f.protocol = range s.Protocols {
+			other, taken := c.frontends[f]
+			if !taken {
+				c.frontends[f] = s
+				continue
+			}
+			c.report.errorf(cmp.Or(at, &s.Range), "Frontend taken", "%s, %s, belongs to service %q at %s already.",
+				what, f.protocol, other.Name, place(other.Range))
+			return
+		}
+	}
+	for _, vip := range root.VIP {
+		c.oneDataplane(s, vip.String(), vip.String())
+		if s.Port != 0 {
+			claim(frontend{address: vip, port: s.Port}, s.portAt, netip.AddrPortFrom(vip, s.Port).String())
+		}
+	}
+	if len(root.VIP) == 0 && root.vipAt == nil {
+		c.oneDataplane(s, "lease of "+root.Name, fmt.Sprintf("the VIP of service %q", root.Name))
+		if s.Port != 0 {
+			claim(frontend{lease: root.Name, port: s.Port}, s.portAt, fmt.Sprintf("port %d of the VIP of service %q", s.Port, root.Name))
+		}
+	}
+	for _, a := range s.External {
+		if s.Port != 0 {
+			claim(frontend{address: a, port: s.Port}, s.externalAt, netip.AddrPortFrom(a, s.Port).String())
+		}
+	}
+	if s.NodePort != 0 {
+		claim(frontend{kind: dataplane.Node, port: s.NodePort}, s.nodePortAt, fmt.Sprintf("node_port %d", s.NodePort))
+	}
+}
+
+func (c *crossCheck) oneDataplane(s *serviceBlock, key, what string) {
+	owner, ok := c.owners[key]
+	if !ok {
+		c.owners[key] = s
+		return
+	}
+	mine, theirs := c.carrier(s), c.carrier(owner)
+	if mine != "" && theirs != "" && mine != theirs {
+		c.report.errorf(cmp.Or(s.dataplaneAt, &s.Range), "One VIP, two dataplanes",
+			"All services on %s belong to one dataplane; service %q at %s is on %q, this one on %q.", what, owner.Name, place(owner.Range), theirs, mine)
+	}
+}
+
+// carrier is the name of the dataplane that carries a service, or "".
+func (c *crossCheck) carrier(s *serviceBlock) string {
+	if d := c.cfg.Dataplane(s.Dataplane); d != nil {
+		return d.Name
+	}
+	return ""
+}
