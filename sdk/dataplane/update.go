@@ -2,19 +2,24 @@ package dataplane
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
+	"sync"
 )
 
 // Update is the state that Apply shall bring about, seen in two ways: the
 // whole desired state, and what changed since the last update that succeeded.
-// What it gives is read-only.
+// What it gives is read-only. The update itself is for use within Apply; the
+// services that it gives may be kept.
 type Update struct {
 	revision uint64
 	services map[string]*Service
 	upserted []*Service
 	removed  []string
-	failed   map[string]error
+
+	mu     sync.Mutex
+	failed map[string]error
 }
 
 // NewUpdate makes the update that leads from one state to another; a plugin's
@@ -66,9 +71,22 @@ func (u *Update) Removed() []string { return u.removed }
 
 // Fail reports that one service, upserted or removed, could not be carried as
 // asked. The core shows the reason and sends the service again after a while.
+// It may be called from several goroutines; the last reason counts.
 func (u *Update) Fail(id string, err error) {
+	if err == nil {
+		err = errors.New("the dataplane gave no reason")
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.failed == nil {
 		u.failed = map[string]error{}
 	}
 	u.failed[id] = err
+}
+
+// Failed gives what [Update.Fail] was told, for a plugin's own tests.
+func (u *Update) Failed() map[string]error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return maps.Clone(u.failed)
 }
