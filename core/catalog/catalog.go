@@ -2,13 +2,15 @@ package catalog
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/source"
@@ -35,79 +37,223 @@ type Options struct {
 type Policy struct {
 	Config *config.Config
 	Node   NodeFacts
-	// Sources that are declared, in their order; all but the static one. A
-	// source that isn't named here comes after them.
+	// Sources that are declared, in their order; the static one is always and
+	// need not be named. What another source says is not taken.
 	Sources []string
 	// Defaults apply to a service without a block; nil for those of the
 	// project.
 	Defaults *config.Service
+	// Static is what the static source says of this configuration, to come
+	// into force with it; nil to wait for the source.
+	Static []*source.Service
 }
 
 // NodeFacts are what the agent knows of its node.
 type NodeFacts struct {
-	// Name and Zone of the node; may be empty.
-	Name, Zone string
+	// Zone of the node; empty when it has none.
+	Zone string
 	// Addresses where node frontends listen.
 	Addresses []netip.Addr
-}
-
-// SourceStatus is what is known of one source.
-type SourceStatus struct {
-	Name string
-	source.Status
-	// Services that it knows.
-	Services int
 }
 
 // Catalog works out the desired state. Its methods may be called from any
 // goroutine.
 type Catalog struct {
-	options Options
-	mu      sync.Mutex
+	log   hclog.Logger
+	now   func() time.Time
+	retry time.Duration
+
+	inbox inbox
+
+	// mu covers what follows.
+	mu       sync.Mutex
+	leases   vip.Store
+	revision revisions
+	policy   policies
+	caps     map[string]*dataplane.Capabilities
+	sources  map[string]*sourceState
+	entries  map[string]*entry
+	rivals   rivals
+	timers   timers
+	dirty    map[*entry]struct{}
+	// swept is set once the leases of services that no source knows have been
+	// given back, which is when every source has been read.
+	swept       bool
+	subscribers []*subscriber
+
 	current atomic.Pointer[Snapshot]
 }
 
 var _ source.Sink = (*Catalog)(nil)
 
 // New makes a catalog that knows nothing yet; it is to be configured before
-// Run.
+// Run. Saved state that is damaged is logged and done without; it is an error
+// that it was written by a newer version.
 func New(options Options) (*Catalog, error) {
-	c := &Catalog{options: options}
-	c.current.Store(&Snapshot{services: iradix.New[*Service]()})
+	if options.Leases == nil {
+		return nil, errors.New("a catalog needs a store of leases")
+	}
+	c := newCatalog(options)
+	if err := c.revision.load(options.StatePath, c.now, c.log); err != nil {
+		return nil, err
+	}
+	c.current.Store(NewSnapshot(c.revision.last, c.now()))
 	return c, nil
+}
+
+func newCatalog(options Options) *Catalog {
+	if options.Logger == nil {
+		options.Logger = hclog.NewNullLogger()
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.RetryInterval <= 0 {
+		options.RetryInterval = 5 * time.Second
+	}
+	c := &Catalog{
+		log: options.Logger, now: options.Now, retry: options.RetryInterval,
+		leases:  options.Leases,
+		caps:    map[string]*dataplane.Capabilities{},
+		sources: map[string]*sourceState{},
+		entries: map[string]*entry{},
+		rivals:  newRivals(),
+		dirty:   map[*entry]struct{}{},
+	}
+	c.inbox.init()
+	c.policy.set(Policy{Config: &config.Config{}})
+	return c
 }
 
 // Configure sets the policy, at start and on each reload. When it returns, the
 // snapshot follows the new policy.
-func (c *Catalog) Configure(policy Policy) {}
+func (c *Catalog) Configure(policy Policy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.configure(policy)
+	c.settle()
+}
+
+func (c *Catalog) configure(policy Policy) {
+	if policy.Config == nil {
+		policy.Config = &config.Config{}
+	}
+	c.policy.set(policy)
+	c.leases.Configure(c.policy.pools(), c.policy.reserved())
+	c.declare()
+	c.takeInbox()
+	if policy.Static != nil {
+		c.takeChanges(source.Static, newPending(source.Changes{Upserts: policy.Static, Replace: true}))
+	}
+	for name := range c.policy.blocks {
+		c.entry(name)
+	}
+	c.touchAll()
+	// A block that went leaves leases behind.
+	c.swept = false
+}
 
 // SetCapabilities tells what the plugin of a dataplane can carry, or with nil
 // that it isn't known, which is how a dataplane begins: nothing is refused
 // then.
-func (c *Catalog) SetCapabilities(name string, capabilities *dataplane.Capabilities) {}
+func (c *Catalog) SetCapabilities(name string, capabilities *dataplane.Capabilities) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.caps[name] = capabilities
+	for _, e := range c.entries {
+		if e.judged.dataplane == name {
+			c.touch(e)
+		}
+	}
+	c.settle()
+}
 
-// Subscribe calls f with the newest snapshot, at once with all its ids and then
-// after every change, one call at a time. f must not block, nor call the
-// catalog back except for Snapshot. cancel returns when f won't be called any
-// more.
-func (c *Catalog) Subscribe(f func(Change)) (cancel func()) { return func() {} }
+// Change implements source.Sink. It is worked in by Run; what changes again
+// before that is worked in once.
+func (c *Catalog) Change(name string, changes source.Changes) { c.inbox.change(name, changes) }
+
+// SetStatus implements source.Sink.
+func (c *Catalog) SetStatus(name string, status source.Status) { c.inbox.setStatus(name, status) }
+
+// Run works in what the sources say and ends drain times, until ctx ends.
+func (c *Catalog) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.inbox.wake:
+		case <-timer.C:
+		}
+		timer.Reset(c.step())
+	}
+}
+
+// step works in everything that is known now, and gives the time until there
+// is more to do of its own accord.
+func (c *Catalog) step() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.takeInbox()
+	for _, e := range c.timers.due(now) {
+		c.touch(e)
+	}
+	c.settle()
+	next, ok := c.timers.next()
+	if !ok {
+		return time.Hour
+	}
+	// A clock that stands still (or was set back) must not make a busy loop.
+	return max(next.Sub(c.now()), time.Millisecond)
+}
 
 // Snapshot gives the newest one.
 func (c *Catalog) Snapshot() *Snapshot { return c.current.Load() }
 
-// Sources gives the status of every source that is declared or has spoken, in
-// the order of their precedence.
-func (c *Catalog) Sources() []SourceStatus { return nil }
+type subscriber struct{ f func(Change) }
 
-// Change implements source.Sink. It is worked in by Run.
-func (c *Catalog) Change(name string, changes source.Changes) {}
+// Subscribe calls f with the newest snapshot, at once with all its ids and then
+// after every change, one call at a time. f must not block, nor call the
+// catalog back except for Snapshot. cancel returns when f won't be called any
+// more; it is not for f to call.
+func (c *Catalog) Subscribe(f func(Change)) (cancel func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &subscriber{f}
+	c.subscribers = append(c.subscribers, s)
+	snapshot := c.Snapshot()
+	ids := make([]string, 0, snapshot.Len())
+	snapshot.All(func(v *Service) bool { ids = append(ids, v.ID); return true })
+	f(Change{Snapshot: snapshot, IDs: ids})
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.subscribers = slices.DeleteFunc(c.subscribers, func(o *subscriber) bool { return o == s })
+	}
+}
 
-// SetStatus implements source.Sink.
-func (c *Catalog) SetStatus(name string, status source.Status) {}
+// Errors of ReleaseLease.
+var (
+	// ErrLeaseInUse means that a service of the catalog has the lease.
+	ErrLeaseInUse = errors.New("the lease is in use")
+	// ErrNoLease means that there is none.
+	ErrNoLease = errors.New("no such lease")
+)
 
 // ReleaseLease gives back the lease of a service that doesn't use it, so that
-// its address rests; a lease that rests already is forgotten.
-func (c *Catalog) ReleaseLease(service string) error { return nil }
-
-// Run works in what the sources say and ends drain times, until ctx ends.
-func (c *Catalog) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// its address rests; a lease that rests already is forgotten, and its address
+// is free at once.
+func (c *Catalog) ReleaseLease(service string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[service]; e != nil && e.usesLease {
+		return fmt.Errorf("releasing the VIP of service %q: %w", service, ErrLeaseInUse)
+	}
+	known := func(l vip.Lease) bool { return l.Service == service }
+	if !slices.ContainsFunc(c.leases.List(), known) {
+		return fmt.Errorf("releasing the VIP of service %q: %w", service, ErrNoLease)
+	}
+	return errors.Join(c.leases.Release(service), c.leases.Sync())
+}

@@ -1,13 +1,7 @@
-// Package catalog works out the desired state of this node.
-//
-// In go what the sources say (it is their [source.Sink]), the policy of the
-// configuration, and the leases of VIPs; out comes a [Snapshot] whenever
-// something has really changed, with the ids that changed. It applies health
-// policy, locality, weights and draining, and decides conflicts. The agent
-// owns it; dispatch, dns and admin read it.
 package catalog
 
 import (
+	"slices"
 	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
@@ -50,6 +44,24 @@ type Service struct {
 	Instances []source.Instance
 }
 
+// NewSnapshot makes a snapshot of these services, whose ids differ.
+func NewSnapshot(revision uint64, at time.Time, services ...*Service) *Snapshot {
+	return (&Snapshot{services: iradix.New[*Service]()}).With(revision, at, services, nil)
+}
+
+// With gives the snapshot that follows s: some services put in, or in the
+// place of those with the same id, and others taken out. s stays as it is.
+func (s *Snapshot) With(revision uint64, at time.Time, upserts []*Service, removed []string) *Snapshot {
+	txn := s.services.Txn()
+	for _, v := range upserts {
+		txn.Insert([]byte(v.ID), v)
+	}
+	for _, id := range removed {
+		txn.Delete([]byte(id))
+	}
+	return &Snapshot{Revision: revision, Time: at, Unread: s.Unread, services: txn.Commit()}
+}
+
 // Get gives the service of that id, or nil.
 func (s *Snapshot) Get(id string) *Service {
 	v, _ := s.services.Get([]byte(id))
@@ -71,6 +83,23 @@ func (s *Snapshot) All(yield func(*Service) bool) {
 
 // Len is the number of services, the rejected included.
 func (s *Snapshot) Len() int { return s.services.Len() }
+
+// Equal tells whether both say the same.
+func (s *Service) Equal(o *Service) bool {
+	if s == o {
+		return true
+	}
+	if s == nil || o == nil {
+		return false
+	}
+	return s.ID == o.ID &&
+		s.Source == o.Source &&
+		s.Dataplane == o.Dataplane &&
+		s.Rejected == o.Rejected &&
+		s.Desired.Equal(o.Desired) &&
+		slices.Equal(s.Notes, o.Notes) &&
+		slices.Equal(s.Instances, o.Instances)
+}
 
 // Change is what a subscriber gets: the newest snapshot, and the ids of the
 // services that differ from the one before, in order. A service that moves from one

@@ -38,6 +38,9 @@ type Service struct {
 	// otherwise; 0 for none.
 	Port      uint16
 	Instances []Instance
+	// Notes are what an operator should know, such as a host name whose last
+	// answer is kept because it doesn't resolve.
+	Notes []string
 }
 
 // Instance is one instance of a service.

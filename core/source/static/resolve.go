@@ -1,0 +1,124 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// addresses of what an endpoint names: its own, or what the name resolved to
+// last.
+func (s *Source) addresses(name string) []netip.Addr {
+	if a, err := netip.ParseAddr(name); err == nil {
+		return []netip.Addr{a.Unmap()}
+	}
+	if h := s.hosts[name]; h != nil && (h.tried || len(h.addresses) > 0) {
+		return h.addresses
+	}
+	return s.saved.hosts[name]
+}
+
+// followHosts brings the names that are resolved to those of the blocks.
+func (s *Source) followHosts() {
+	s.users = map[string][]string{}
+	for _, block := range s.blocks {
+		for _, e := range block.Endpoints {
+			if _, err := netip.ParseAddr(e.Host); err != nil && !slices.Contains(s.users[e.Host], block.Name) {
+				s.users[e.Host] = append(s.users[e.Host], block.Name)
+			}
+		}
+	}
+	for name, h := range s.hosts {
+		if s.users[name] == nil {
+			s.lookups.remove(h.task)
+			delete(s.hosts, name)
+			s.unsaved = true
+		}
+	}
+	for name := range s.users {
+		if s.hosts[name] != nil {
+			continue
+		}
+		h := &host{addresses: s.saved.hosts[name]}
+		h.task = &task{index: -1, run: func(ctx context.Context) time.Duration { return s.resolve(ctx, name, h) }}
+		s.hosts[name] = h
+		s.lookups.add(h.task, 0)
+	}
+}
+
+// resolve looks a name up once.
+func (s *Source) resolve(ctx context.Context, name string, h *host) time.Duration {
+	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, err := s.options.Resolver.LookupNetIP(lookup, "ip", name)
+	if ctx.Err() != nil {
+		return s.options.ResolveInterval
+	}
+	found = cleanAddresses(found)
+	failure := ""
+	switch {
+	case err != nil:
+		failure = explainLookup(err)
+	case len(found) == 0:
+		failure = "it has no address"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hosts[name] == h {
+		s.resolved(name, h, found, failure)
+	}
+	if failure != "" {
+		return min(s.options.ResolveInterval, 5*time.Second)
+	}
+	return s.options.ResolveInterval
+}
+
+// resolved takes in what a lookup came to. A failure keeps the last answer.
+func (s *Source) resolved(name string, h *host, found []netip.Addr, failure string) {
+	first, failed := !h.tried, h.err
+	h.tried, h.err = true, failure
+	changed := failure == "" && !slices.Equal(found, h.addresses)
+	if changed {
+		h.addresses = found
+		s.unsaved = true
+		for _, service := range s.users[name] {
+			s.followTargets(service, 0)
+		}
+	}
+	if failure != failed && failure != "" {
+		s.log.Warn("a host name does not resolve; its last addresses are kept", "host", name, "error", failure, "addresses", h.addresses)
+	}
+	if first || changed || failure != failed {
+		for _, service := range s.users[name] {
+			s.touch(service)
+		}
+	}
+}
+
+func cleanAddresses(in []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range in {
+		if a.IsValid() {
+			out = append(out, a.Unmap())
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+func explainLookup(err error) string {
+	var e *net.DNSError
+	switch {
+	case errors.As(err, &e) && e.IsNotFound:
+		return "no such host"
+	case errors.As(err, &e) && e.IsTimeout, errors.Is(err, context.DeadlineExceeded):
+		return "the name servers don't answer"
+	case errors.As(err, &e):
+		return e.Err
+	default:
+		return err.Error()
+	}
+}
