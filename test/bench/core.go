@@ -108,9 +108,7 @@ func (b *bench) measureCore(n int, plugins string) (*coreResult, error) {
 	}
 	r.validate = time.Since(begun)
 	begun = time.Now()
-	cmd := b.agent(config, dir)
-	cmd.Args = append(cmd.Args, "-plugin-dir", plugins)
-	p, err := startProcess(b.net.proxy, cmd)
+	p, err := startProcess(b.net.proxy, b.agent(config, dir, plugins))
 	if err != nil {
 		return nil, err
 	}

@@ -58,9 +58,15 @@ func (h *host) do(f func() error) error {
 	return <-done
 }
 
-// start starts a program on the host; it is killed when this program ends.
+// start starts a program on the host; it is killed when this program ends,
+// unless it asks for another signal.
 func (h *host) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	if cmd.SysProcAttr.Pdeathsig == 0 {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	return h.do(cmd.Start)
 }
 

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // proxyKind is one of the programs that are compared.
@@ -132,7 +133,11 @@ stream {
 	}
 	b.WriteString("}\n")
 	path, err := writeFile(dir, "nginx.conf", b.String())
-	return exec.Command("nginx", "-e", "stderr", "-p", dir, "-c", path), err
+	cmd := exec.Command("nginx", "-e", "stderr", "-p", dir, "-c", path)
+	// Its workers would outlive a killed master; in a namespace of process ids
+	// whose first it is, they don't.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	return cmd, err
 }
 
 func startIOCopy(b *bench, k proxyKind, _ string) (*exec.Cmd, error) {
@@ -157,12 +162,15 @@ func startUserspace(b *bench, k proxyKind, dir string) (*exec.Cmd, error) {
 		f.WriteString("}\n")
 	}
 	path, err := writeFile(dir, "patchbay.hcl", f.String())
-	return b.agent(path, dir), err
+	return b.agent(path, dir, filepath.Join(b.bin, "plugins")), err
 }
 
 // agent gives the command that runs the core on a file, with its state in dir.
-func (b *bench) agent(config, dir string) *exec.Cmd {
-	return exec.Command(filepath.Join(b.bin, "patchbay"), "agent", "-config", config,
+func (b *bench) agent(config, dir, plugins string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(b.bin, "patchbay"), "agent", "-config", config,
 		"-data-dir", filepath.Join(dir, "data"), "-socket", filepath.Join(dir, "sock"),
-		"-plugin-dir", filepath.Join(b.bin, "plugins"))
+		"-plugin-dir", plugins)
+	// It ends its plugins when it is told to, not when it is killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	return cmd
 }
