@@ -59,7 +59,7 @@ build: go-version ## build the core and the plugins into bin/
 .PHONY: test
 test: go-version $(GOTESTSUM) ## run all tests, installing what they need (as root); the one command of CI
 	@test/tools/packages.sh
-	@GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(FUZZTIME) test/tools/test.sh $(MODULES)
+	@GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(FUZZTIME) test/tools/test.sh $(MODULES)
 
 .PHONY: fuzz
 fuzz: go-version ## run every fuzz test for FUZZTIME (5s)
@@ -68,7 +68,7 @@ fuzz: go-version ## run every fuzz test for FUZZTIME (5s)
 .PHONY: soak
 soak: go-version $(GOTESTSUM) ## the long forms: tests with PATCHBAY_SOAK=1, each fuzz test for SOAK_FUZZTIME (10m)
 	@test/tools/packages.sh
-	@PATCHBAY_SOAK=1 GOTESTSUM=$(GOTESTSUM) FUZZTIME=$(SOAK_FUZZTIME) test/tools/test.sh $(MODULES)
+	@PATCHBAY_SOAK=1 GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(SOAK_FUZZTIME) test/tools/test.sh $(MODULES)
 
 .PHONY: bench
 bench: build ## measure beside haproxy, nginx and io.Copy (root); BENCH_FULL=1 takes longer, BENCH="-only=newconn" less

@@ -2,15 +2,14 @@
 # Runs all tests of the modules, and ends with one summary of them all:
 # test.sh MODULE...
 #
-# GOTESTSUM names the program that shows them. With CI=true a test that was
+# GOTESTSUM names the program that shows them, BUF the one that checks the
+# generated code, FUZZTIME the time of one fuzz test. With CI=true a test that was
 # skipped is a failure: there nothing may be missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-root=$PWD
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-# What a run leaves behind in the clone must not decide what the next one does.
 status=0
 step() {
 	local name=$1
@@ -28,9 +27,17 @@ else
 	echo "test: no C compiler, so the race detector is off"
 fi
 
+before=$(git status --porcelain)
+
 echo "test: format and vet"
 step format make format
 step vet make vet
+if [ -x "$BUF" ]; then
+	echo "test: the generated code is that of the .proto files"
+	step proto-check make proto-check
+else
+	echo "test: buf is not built here, so the generated code is checked by make lint alone"
+fi
 
 for module in "$@"; do
 	echo "test: module $module${race:+, race detector on}"
@@ -46,6 +53,13 @@ step fuzz env JSON="$results" test/tools/fuzz.sh "$FUZZTIME" "$@"
 skipped=$(cat "$results"/*.json | grep '"Action":"skip"' | grep -c '"Test":' || true)
 if [ "$skipped" -gt 0 ] && [ "${CI:-}" = true ]; then
 	echo "test: $skipped tests were skipped, and CI=true allows none"
+	status=1
+fi
+
+# Others may write in a tree that somebody works in; in CI's nobody does.
+if [ "${CI:-}" = true ] && [ "$(git status --porcelain)" != "$before" ]; then
+	echo "test: the tests have left something in the tree:"
+	git status --porcelain
 	status=1
 fi
 
