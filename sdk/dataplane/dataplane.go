@@ -25,7 +25,7 @@ type Dataplane interface {
 	// everything again. Applying the same state twice changes nothing.
 	Apply(ctx context.Context, update *Update) error
 	// Close ends the dataplane in one of three ways. The process ends when it
-	// has returned.
+	// has returned. It may come without Configure.
 	Close(ctx context.Context, mode CloseMode) error
 }
 
@@ -86,29 +86,29 @@ type Description struct {
 // Capabilities say what a dataplane can carry. The core refuses, with the
 // reason, a service that needs what is missing here.
 type Capabilities struct {
-	Protocols     []Protocol
-	Families      []Family
-	FrontendKinds []FrontendKind
+	Protocols     []Protocol     `json:"protocols"`
+	Families      []Family       `json:"families"`
+	FrontendKinds []FrontendKind `json:"frontend_kinds"`
 	// Balance methods; the first is the dataplane's own default.
-	Balance            []string
-	Affinity           bool
-	Weights            bool
-	Draining           bool
-	Statistics         bool
-	KeepsClientAddress bool
-	RefusesUnusedPorts bool
-	SourceFilter       bool
-	SurvivesProcess    bool
-	RepairsFlush       bool
-	CleansHost         bool
+	Balance            []string `json:"balance"`
+	Affinity           bool     `json:"affinity"`
+	Weights            bool     `json:"weights"`
+	Draining           bool     `json:"draining"`
+	Statistics         bool     `json:"statistics"`
+	KeepsClientAddress bool     `json:"keeps_client_address"`
+	RefusesUnusedPorts bool     `json:"refuses_unused_ports"`
+	SourceFilter       bool     `json:"source_filter"`
+	SurvivesProcess    bool     `json:"survives_process"`
+	RepairsFlush       bool     `json:"repairs_flush"`
+	CleansHost         bool     `json:"cleans_host"`
 }
 
 // Privileges are what a plugin needs beyond those of an ordinary user.
 type Privileges struct {
 	// Capabilities by the kernel's names, such as CAP_NET_ADMIN.
-	Capabilities []string
+	Capabilities []string `json:"capabilities"`
 	// Root is set where user id 0 is needed besides.
-	Root bool
+	Root bool `json:"root"`
 }
 
 // Config is what Configure gets.

@@ -13,15 +13,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 	"github.com/patchbay-proxy/patchbay/sdk/schema"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the wait for a condition; a busy machine doesn't reach it.
 const patience = 30 * time.Second
