@@ -117,9 +117,14 @@ func (e *Engine) budgetDescriptors() {
 	}
 	limit := descriptorLimit()
 	most := min(pipesMost, limit/16) / len(e.loops)
+	size := spliceMost
+	for size*len(e.loops) > largeMost*spliceMost {
+		size /= 2
+	}
 	for _, l := range e.loops {
 		l.pipes.most = most
-		l.pipes.mostLarge = largeMost / len(e.loops)
+		l.pipes.mostLarge = max(largeMost/len(e.loops), 1)
+		l.system.largePipe = size
 	}
 	e.pipes = most * len(e.loops)
 	e.setRoom()

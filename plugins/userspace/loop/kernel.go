@@ -53,6 +53,7 @@ const (
 type system struct {
 	epoll     int32
 	keepIdle  int32 // seconds, 0 is off
+	largePipe int   // bytes
 	event     unix.EpollEvent
 	number    int32
 	linger    unix.Linger
@@ -151,7 +152,7 @@ func (k *system) pipe(large bool) (pipe, errno) {
 	}
 	if large {
 		// Refused where the user has too many pages in pipes; small will do.
-		raw(unix.SYS_FCNTL, uintptr(k.ends[1]), unix.F_SETPIPE_SZ, spliceMost, 0, 0, 0)
+		raw(unix.SYS_FCNTL, uintptr(k.ends[1]), unix.F_SETPIPE_SZ, uintptr(k.largePipe), 0, 0, 0)
 	}
 	return pipe{out: k.ends[0], in: k.ends[1], large: large}, 0
 }

@@ -39,6 +39,11 @@ func (l *loop) ready(i int32, side int, events uint32) {
 	}
 	switch c.state {
 	case stateOpen:
+		if events&eventError != 0 {
+			// What it has sent can still be read, so nothing else changes; but
+			// a side that has ended before isn't read again.
+			c.flags |= flagDead << side
+		}
 		l.pump(i, c, side)
 	case stateConnecting:
 		if side == server {
@@ -47,7 +52,8 @@ func (l *loop) ready(i int32, side int, events uint32) {
 			l.abandon(i, c)
 		}
 	case stateLingering:
-		if events&eventError != 0 {
+		// An event of the failed side may still be in this batch.
+		if events&eventError != 0 && c.fd[side] >= 0 {
 			l.cut(i, c)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -535,7 +534,6 @@ func TestManyShort(t *testing.T) {
 	}
 	wait.Wait()
 	eventually(t, "all connections end", func() bool { return e.shared.active.Load() == 0 })
-	used := 0
 	e.onLoopsInTest(func(l *loop) {
 		if l.slots.used != 0 {
 			t.Errorf("loop %d still uses %d slots", l.index, l.slots.used)
@@ -547,6 +545,40 @@ func TestManyShort(t *testing.T) {
 			t.Errorf("loop %d has %d timers and %d retries left", l.index, l.wheel.size, len(l.tried))
 		}
 	})
-	_ = used
-	runtime.Gosched()
+}
+
+// TestResetAfterEnd: a client that has ended its half and then resets is still
+// heard, although its bytes have been read to the end.
+func TestResetAfterEnd(t *testing.T) {
+	e := newEngine(t, Options{})
+	heard := make(chan error, 1)
+	p := newPeer(t, "127.8.0.32", func(c *net.TCPConn) {
+		io.ReadAll(c)
+		io.WriteString(c, "go on")
+		_, err := c.Read(make([]byte, 1)) // the end, again
+		for err == io.EOF {
+			if _, err = c.Write([]byte("x")); err != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+			err = io.EOF
+		}
+		heard <- err
+	})
+	c := dial(t, one(t, e, "127.8.0.31", at(p)))
+	c.CloseWrite()
+	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	c.SetLinger(0)
+	c.Close()
+	select {
+	case err := <-heard:
+		if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("the server saw %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the server never saw the reset")
+	}
+	eventually(t, "the connection ends", func() bool { return statistics(t, e, "web").Active == 0 })
 }

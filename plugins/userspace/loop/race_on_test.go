@@ -1,0 +1,6 @@
+//go:build race
+
+package loop
+
+// raceEnabled makes long single-threaded tests shorter.
+const raceEnabled = true
