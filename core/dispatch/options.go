@@ -146,3 +146,20 @@ type Ack struct {
 	// Failure is set while the plugin can't carry it as asked.
 	Failure *Failure
 }
+
+// fill puts the defaults in.
+func (o *Options) fill() {
+	setDefault(&o.SyncInterval, 30*time.Second)
+	setDefault(&o.ApplyTimeout, 30*time.Second)
+	setDefault(&o.MinInterval, 10*time.Millisecond)
+	setDefault(&o.GraceForSources, 5*time.Second)
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
+}
