@@ -31,7 +31,7 @@ type fake struct {
 	poison func(id string) string
 	// before is called ahead of each Apply, without the lock; its error, if
 	// any, is answered, and lost means after the change has been made.
-	before func(ctx context.Context, change *dataplane.Change) (err error, lost bool)
+	before func(ctx context.Context, change dataplane.Change) (err error, lost bool)
 	took   time.Duration // of each call; set it with change
 }
 
@@ -39,7 +39,7 @@ func newFake(t testing.TB) *fake {
 	return &fake{t: t, services: map[string]*dataplane.Service{}, broken: map[string]bool{}}
 }
 
-func (f *fake) Apply(ctx context.Context, change *dataplane.Change) (*dataplane.Result, error) {
+func (f *fake) Apply(ctx context.Context, change dataplane.Change) (dataplane.Result, error) {
 	f.begin(change)
 	defer f.end()
 	f.mu.Lock()
@@ -51,21 +51,21 @@ func (f *fake) Apply(ctx context.Context, change *dataplane.Change) (*dataplane.
 		err, lost = before(ctx, change)
 	}
 	if err != nil && !lost {
-		return nil, err
+		return dataplane.Result{}, err
 	}
 	time.Sleep(took)
 	result, applyErr := f.apply(change)
 	return result, errors.Join(err, applyErr)
 }
 
-func (f *fake) begin(change *dataplane.Change) {
+func (f *fake) begin(change dataplane.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.inCall {
 		f.t.Error("two calls of Apply at once")
 	}
 	f.inCall = true
-	f.sent = append(f.sent, *change)
+	f.sent = append(f.sent, change)
 	f.at = append(f.at, time.Now())
 }
 
@@ -75,22 +75,22 @@ func (f *fake) end() {
 	f.inCall = false
 }
 
-func (f *fake) apply(change *dataplane.Change) (*dataplane.Result, error) {
+func (f *fake) apply(change dataplane.Change) (dataplane.Result, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if change.Session < f.session {
-		return nil, fmt.Errorf("apply: %w", dataplane.ErrStaleSession)
+		return dataplane.Result{}, fmt.Errorf("apply: %w", dataplane.ErrStaleSession)
 	}
 	f.session = change.Session
 	if !change.Full && (f.revision == 0 || change.Base != f.revision) {
-		return nil, fmt.Errorf("apply: %w", dataplane.ErrBaseUnknown)
+		return dataplane.Result{}, fmt.Errorf("apply: %w", dataplane.ErrBaseUnknown)
 	}
 	f.check(change)
 	if change.Full {
 		clear(f.services)
 		clear(f.broken)
 	}
-	result := &dataplane.Result{Revision: change.Revision, Failed: map[string]string{}}
+	result := dataplane.Result{Revision: change.Revision, Failed: map[string]string{}}
 	for _, service := range change.Upserts {
 		delete(f.broken, service.ID)
 		f.services[service.ID] = service
@@ -105,7 +105,7 @@ func (f *fake) apply(change *dataplane.Change) (*dataplane.Result, error) {
 	return result, nil
 }
 
-func (f *fake) refuse(id string, result *dataplane.Result) {
+func (f *fake) refuse(id string, result dataplane.Result) {
 	if f.poison == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (f *fake) refuse(id string, result *dataplane.Result) {
 }
 
 // check complains about what a correct session never sends.
-func (f *fake) check(change *dataplane.Change) {
+func (f *fake) check(change dataplane.Change) {
 	f.t.Helper()
 	seen := map[string]bool{}
 	last := ""

@@ -175,6 +175,6 @@ func (s *Session) send(f *flight) {
 		})
 	}
 	started := time.Now()
-	result, err := f.plugin.Apply(f.ctx, &f.change)
+	result, err := f.plugin.Apply(f.ctx, f.change)
 	s.settle(f, outcome{result: result, err: err, started: started, ended: time.Now()})
 }

@@ -15,7 +15,7 @@ type Applier interface {
 	// Apply brings the plugin to the state of the change, or returns an error
 	// that may be [dataplane.ErrBaseUnknown] or [dataplane.ErrStaleSession].
 	// After any other error the state reached is unknown.
-	Apply(ctx context.Context, change *dataplane.Change) (*dataplane.Result, error)
+	Apply(ctx context.Context, change dataplane.Change) (dataplane.Result, error)
 }
 
 // Options of a Session. Dataplane and SessionNumber have no default.

@@ -15,7 +15,7 @@ const loggedFailures = 10
 
 // outcome is what became of a call.
 type outcome struct {
-	result         *dataplane.Result
+	result         dataplane.Result
 	err            error
 	started, ended time.Time
 }
@@ -24,7 +24,7 @@ func (o outcome) duration() time.Duration { return o.ended.Sub(o.started) }
 
 // settle takes in the outcome of a job.
 func (s *Session) settle(f *flight, o outcome) {
-	if o.err == nil && (o.result == nil || o.result.Revision != f.change.Revision) {
+	if o.err == nil && o.result.Revision != f.change.Revision {
 		o.err = fmt.Errorf("the plugin acknowledged another revision than the %d it was sent", f.change.Revision)
 	}
 	hung := 0

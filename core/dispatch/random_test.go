@@ -44,7 +44,7 @@ type trouble struct {
 }
 
 // before makes one call in eight fail in some way.
-func (tr *trouble) before(ctx context.Context, change *dataplane.Change) (error, bool) {
+func (tr *trouble) before(ctx context.Context, change dataplane.Change) (error, bool) {
 	if !tr.on.Load() {
 		return nil, false
 	}

@@ -61,8 +61,8 @@ func TestOneOfMany(t *testing.T) {
 // instant is a plugin that does nothing.
 type instant struct{}
 
-func (instant) Apply(_ context.Context, c *dataplane.Change) (*dataplane.Result, error) {
-	return &dataplane.Result{Revision: c.Revision}, nil
+func (instant) Apply(_ context.Context, c dataplane.Change) (dataplane.Result, error) {
+	return dataplane.Result{Revision: c.Revision}, nil
 }
 
 // BenchmarkOneChange is the way of one service's change through a session: the

@@ -379,7 +379,7 @@ type checker struct {
 	report string
 }
 
-func (c *checker) Apply(ctx context.Context, change *dataplane.Change) (*dataplane.Result, error) {
+func (c *checker) Apply(ctx context.Context, change dataplane.Change) (dataplane.Result, error) {
 	result, err := c.fake.Apply(ctx, change)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -438,7 +438,7 @@ func TestUnknownOutcomeSendsAll(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		f.change(func() {
-			f.before = func(context.Context, *dataplane.Change) (error, bool) {
+			f.before = func(context.Context, dataplane.Change) (error, bool) {
 				if broken.Load() {
 					return errors.New("connection reset"), true
 				}
@@ -490,7 +490,7 @@ func TestHang(t *testing.T) {
 	inBubble(t, options, func(t *testing.T, n *node, s *Session) {
 		hangs = make(chan int, 10)
 		f := newFake(t)
-		f.before = func(ctx context.Context, _ *dataplane.Change) (error, bool) {
+		f.before = func(ctx context.Context, _ dataplane.Change) (error, bool) {
 			<-ctx.Done()
 			return ctx.Err(), false
 		}
@@ -563,7 +563,7 @@ func TestHoldAndDetach(t *testing.T) {
 func TestPublishWhileDetachingInFlight(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, n *node, s *Session) {
 		f := newFake(t)
-		f.before = func(ctx context.Context, _ *dataplane.Change) (error, bool) {
+		f.before = func(ctx context.Context, _ dataplane.Change) (error, bool) {
 			<-ctx.Done()
 			return ctx.Err(), true // it was done, but the answer got lost
 		}

@@ -1,9 +1,19 @@
 package pluginhost
 
-import "time"
+import (
+	"time"
+
+	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+)
 
 // Process is one running plugin.
 type Process struct{}
+
+// Client calls the plugin.
+func (p *Process) Client() *dataplane.Client { return nil }
+
+// Description is what the plugin said of itself; never nil.
+func (p *Process) Description() *dataplane.HostDescription { return nil }
 
 // Binary that it was started from.
 func (p *Process) Binary() Binary { return Binary{} }
