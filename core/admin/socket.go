@@ -154,3 +154,11 @@ func lookupOwner(userName, groupName string) (uid, gid int, err error) {
 	}
 	return uid, gid, nil
 }
+
+// RemoveDeadSocket removes a socket that nobody answers on.
+func RemoveDeadSocket(path string) error {
+	if err := refuseLive(path); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}

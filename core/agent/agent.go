@@ -51,6 +51,12 @@ type Options struct {
 	OnWarnings func(*config.Diagnostics)
 }
 
+// Names of files in the data folder.
+const (
+	catalogName = "catalog.json"
+	staticName  = "static.json"
+)
+
 // InvalidConfigError is a configuration that can't be started with.
 type InvalidConfigError struct{ Diagnostics *config.Diagnostics }
 
@@ -81,23 +87,25 @@ type Agent struct {
 	// carriersCtx ends after running, when the carriers have been let go.
 	carriersCtx context.Context
 
-	// reloading is held by the one who changes the configuration.
-	reloading sync.Mutex
+	// inForceOnce is closed when the first configuration is in force.
+	inForceOnce chan struct{}
+	// changing is held by the one who changes what is in force.
+	changing semaphore
 
-	mu       sync.Mutex
-	config   *config.Config // in force
-	carriers map[string]*carrier
+	mu sync.Mutex
+	// loaded is what the files said, config the same bound to the schemas of
+	// the plugins; it is in force.
+	loaded, config *config.Config
+	schemas        map[string]config.PluginSchema
+	node           catalog.NodeFacts
+	carriers       map[string]*carrier
 	// leaving are carriers whose block is gone, until their dataplane has
 	// acknowledged that its services are gone.
 	leaving    map[string]*carrier
 	lastReload *admin.Reload
-	loaded     time.Time
+	loadedAt   time.Time
 	reloads    struct{ ok, failed uint64 }
 	problems   []string
-
-	// publishing orders what the sessions are told.
-	publishing sync.Mutex
-	published  *catalog.Snapshot
 }
 
 // Run starts an agent and returns when ctx has ended and everything is
@@ -133,13 +141,16 @@ func (o Options) loadOptions() config.Options {
 // prepare makes the parts that need the data folder; nothing runs yet.
 func prepare(options Options, cfg *config.Config) (*Agent, error) {
 	a := &Agent{
-		options:  options,
-		log:      newLogger(options, cfg.Agent),
-		started:  time.Now(),
-		dataDir:  cfg.DataDir,
-		notice:   newNotice(),
-		carriers: map[string]*carrier{},
-		leaving:  map[string]*carrier{},
+		options:     options,
+		log:         newLogger(options, cfg.Agent),
+		started:     time.Now(),
+		dataDir:     cfg.DataDir,
+		notice:      newNotice(),
+		inForceOnce: make(chan struct{}),
+		changing:    make(semaphore, 1),
+		schemas:     map[string]config.PluginSchema{},
+		carriers:    map[string]*carrier{},
+		leaving:     map[string]*carrier{},
 	}
 	var warning error
 	var err error
@@ -154,14 +165,14 @@ func prepare(options Options, cfg *config.Config) (*Agent, error) {
 	}
 	a.catalog, err = catalog.New(catalog.Options{
 		Leases:    a.leases,
-		StatePath: filepath.Join(cfg.DataDir, "catalog.json"),
+		StatePath: filepath.Join(cfg.DataDir, catalogName),
 		Logger:    a.log.Named("catalog"),
 	})
 	if err != nil {
 		return nil, errors.Join(err, a.leases.Close())
 	}
 	a.static = static.New(static.Options{
-		StatePath: filepath.Join(cfg.DataDir, "static.json"),
+		StatePath: filepath.Join(cfg.DataDir, staticName),
 		Logger:    a.log.Named("static"),
 	})
 	a.metrics = admin.NewMetrics(a.sample)
@@ -310,26 +321,16 @@ func (a *Agent) inForce() *config.Config {
 	return a.config
 }
 
-// publish hands a change to every session.
-func (a *Agent) publish(change catalog.Change) {
-	a.publishing.Lock()
-	defer a.publishing.Unlock()
-	a.published = change.Snapshot
-	for _, c := range a.allCarriers() {
-		c.publish(change)
+// semaphore is a lock that can be waited for with a context.
+type semaphore chan struct{}
+
+func (s semaphore) acquire(ctx context.Context) error {
+	select {
+	case s <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	a.notice.bump()
 }
 
-// join publishes the newest snapshot to a carrier that is new, and adds it to
-// those that are told of changes.
-func (a *Agent) join(c *carrier) {
-	a.publishing.Lock()
-	defer a.publishing.Unlock()
-	if a.published != nil {
-		c.publish(catalog.Change{Snapshot: a.published})
-	}
-	a.mu.Lock()
-	a.carriers[c.name] = c
-	a.mu.Unlock()
-}
+func (s semaphore) release() { <-s }

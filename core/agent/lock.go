@@ -37,24 +37,42 @@ func LockDataDir(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the data folder: %w", err)
 	}
-	path := filepath.Join(dir, "lock")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the lock of the data folder: %w", err)
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer file.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			text, _ := io.ReadAll(io.LimitReader(file, 200))
-			return nil, &HeldError{DataDir: dir, Holder: strings.TrimSpace(string(text))}
+	path := filepath.Join(dir, lockName)
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("opening the lock of the data folder: %w", err)
 		}
-		return nil, fmt.Errorf("locking %s: %w", path, err)
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer file.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				text, _ := io.ReadAll(io.LimitReader(file, 200))
+				return nil, &HeldError{DataDir: dir, Holder: strings.TrimSpace(string(text))}
+			}
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !stillAt(path, file) {
+			// A cleanup has removed the file between our opening and locking it.
+			_ = file.Close()
+			continue
+		}
+		// Who holds it is for people alone: a full disk is no reason to fail here.
+		if file.Truncate(0) == nil {
+			_, _ = fmt.Fprintf(file, "process %d since %s\n", os.Getpid(), time.Now().UTC().Format(time.RFC3339))
+		}
+		return &Lock{file}, nil
 	}
-	// Who holds it is for people alone: a full disk is no reason to fail here.
-	if file.Truncate(0) == nil {
-		_, _ = fmt.Fprintf(file, "process %d since %s\n", os.Getpid(), time.Now().UTC().Format(time.RFC3339))
+}
+
+const lockName = "lock"
+
+func stillAt(path string, file *os.File) bool {
+	opened, err := file.Stat()
+	if err != nil {
+		return false
 	}
-	return &Lock{file}, nil
+	now, err := os.Stat(path)
+	return err == nil && os.SameFile(opened, now)
 }
 
 // Release gives the folder back.

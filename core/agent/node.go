@@ -3,7 +3,6 @@ package agent
 import (
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/patchbay-proxy/patchbay/core/catalog"
 	"github.com/patchbay-proxy/patchbay/core/config"
@@ -12,8 +11,7 @@ import (
 // nodeFacts are what the configuration says of the node, and what the host
 // says where it is silent.
 func nodeFacts(cfg *config.Config) catalog.NodeFacts {
-	name, _ := os.Hostname()
-	facts := catalog.NodeFacts{Name: name, Zone: cfg.Node.Zone, Addresses: cfg.Node.Addresses}
+	facts := catalog.NodeFacts{Zone: cfg.Node.Zone, Addresses: cfg.Node.Addresses}
 	if len(facts.Addresses) == 0 {
 		facts.Addresses = defaultAddresses()
 	}

@@ -13,6 +13,7 @@ import (
 const (
 	sessionKind    = "session"
 	sessionVersion = 1
+	sessionName    = "session.json"
 )
 
 type savedSession struct {
@@ -24,7 +25,7 @@ type savedSession struct {
 // number then comes from the clock, as it does at the very first start, so that
 // it is still the highest.
 func nextSession(dir string) (number uint64, warning error, err error) {
-	path := filepath.Join(dir, "session.json")
+	path := filepath.Join(dir, sessionName)
 	var saved savedSession
 	var damaged *state.DamagedError
 	err = state.Read(path, sessionKind, sessionVersion, &saved)

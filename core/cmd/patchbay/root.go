@@ -65,6 +65,7 @@ failed, 2 wrong use.`,
 		&cobra.Group{ID: "run", Title: "Run:"},
 		&cobra.Group{ID: "files", Title: "Configuration files:"},
 		&cobra.Group{ID: "ask", Title: "Ask a running agent:"},
+		&cobra.Group{ID: "other", Title: "Other:"},
 	)
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -76,11 +77,28 @@ failed, 2 wrong use.`,
 	add("files", newValidateCommand(), newFmtCommand())
 	add("ask", newServicesCommand(), newEndpointsCommand(), newExplainCommand(), newPluginsCommand(),
 		newStatusCommand(), newPlanCommand(), newReloadCommand(), newVIPCommand())
-	root.AddCommand(newPluginCommand(), newVersionCommand())
-	// Help is -h or -help on every command; cobra's own text names --help.
-	root.SetHelpCommand(&cobra.Command{Use: "help [command]", Short: "Show help for a command", RunE: showHelp})
-	root.InitDefaultCompletionCmd()
+	add("other", newPluginCommand(), newVersionCommand())
+	root.SetHelpCommand(&cobra.Command{Use: "help [COMMAND]", Short: "Show help for a command", RunE: showHelp})
+	root.SetHelpCommandGroupID("other")
+	root.SetCompletionCommandGroupID("other")
+	root.SetUsageTemplate(oneDash(root.UsageTemplate()))
 	return root
+}
+
+// oneDash makes cobra's help show flags as this program's documents do. In the
+// rows of flags pflag leaves room for a one-letter flag, which there is none of
+// but -h.
+func oneDash(template string) string {
+	return strings.NewReplacer(
+		".FlagUsages | trimTrailingWhitespaces", ".FlagUsages | trimTrailingWhitespaces | oneDash",
+		"[command] --help", "COMMAND -help",
+	).Replace(template)
+}
+
+func init() {
+	cobra.AddTemplateFunc("oneDash", func(usages string) string {
+		return strings.NewReplacer("  -h, --", "  -", "      --", "  -").Replace(usages)
+	})
 }
 
 func showHelp(cmd *cobra.Command, args []string) error {
