@@ -263,7 +263,12 @@ func TestServeGoPlugin(t *testing.T) {
 func startGoPlugin(t *testing.T, closed string) (*plugin.Client, *dataplane.Client) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envRole+"=plugin", envFile+"="+closed)
+	dir, err := os.MkdirTemp("", "pb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cmd.Env = []string{envRole + "=plugin", envFile + "=" + closed, plugin.EnvUnixSocketDir + "=" + dir}
 	credentials := dataplane.PeerCredentials(func() int { return cmd.Process.Pid })
 	host := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: dataplane.Handshake, VersionedPlugins: dataplane.VersionedPlugins(), Cmd: cmd,

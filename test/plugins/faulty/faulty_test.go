@@ -62,8 +62,10 @@ func install(t *testing.T, base string) string {
 // start runs a plugin file by go-plugin's own means.
 func start(t *testing.T, path string) (*dataplane.Client, *plugin.Client, error) {
 	t.Helper()
+	cmd := exec.Command(path)
+	cmd.Env = []string{plugin.EnvUnixSocketDir + "=" + shortDir(t)}
 	host := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig: dataplane.Handshake, VersionedPlugins: dataplane.VersionedPlugins(), Cmd: exec.Command(path),
+		HandshakeConfig: dataplane.Handshake, VersionedPlugins: dataplane.VersionedPlugins(), Cmd: cmd,
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(), StartTimeout: patience,
 	})
 	t.Cleanup(host.Kill)
