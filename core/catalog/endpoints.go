@@ -92,13 +92,15 @@ func (in *endpointInput) candidates(notes *noteList) []candidate {
 		// Of two instances at one address, the one that is in use counts.
 		return cmp.Or(a.endpoint.Address.Compare(b.endpoint.Address), -compareBool(a.active, b.active), cmp.Compare(a.id, b.id))
 	})
-	return slices.CompactFunc(out, func(a, b candidate) bool {
-		if a.endpoint.Address != b.endpoint.Address {
-			return false
+	unique := out[:0]
+	for _, c := range out {
+		if n := len(unique); n > 0 && unique[n-1].endpoint.Address == c.endpoint.Address {
+			notes.add("instances with the address of another one are left out", c.id)
+			continue
 		}
-		notes.add("instances with the address of another one are left out", b.id)
-		return true
-	})
+		unique = append(unique, c)
+	}
+	return unique
 }
 
 func compareBool(a, b bool) int {

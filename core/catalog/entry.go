@@ -166,8 +166,9 @@ func (c *Catalog) finish(e *entry, now time.Time) {
 	}
 	if j.service == nil && e.block == nil {
 		e.published, e.last = nil, offer{}
-		c.timers.set(e, time.Time{})
-		if len(c.policy.sharers[e.name]) == 0 {
+		// It may still wait for a lease on behalf of those that share its VIP.
+		c.timers.set(e, j.retryAt)
+		if len(e.offers) == 0 && len(c.policy.sharers[e.name]) == 0 {
 			delete(c.entries, e.name)
 		}
 		return

@@ -63,9 +63,11 @@ func (c *Catalog) Plan(policy Policy, services []*source.Service) *Plan {
 		if change, differs := plannedChange(id, old, s); differs {
 			plan.Changes = append(plan.Changes, change)
 		}
-		before, _ := c.leases.Lease(id)
-		if after, held := trial.leases.Lease(id); held && !slices.Equal(before.Addresses, after.Addresses) {
-			plan.Leases = append(plan.Leases, PlannedLease{Service: id, Pool: after.Pool, Addresses: after.Addresses})
+	}
+	for _, after := range trial.leases.List() {
+		before, _ := c.leases.Lease(after.Service)
+		if after.Held() && !slices.Equal(before.Addresses, after.Addresses) {
+			plan.Leases = append(plan.Leases, PlannedLease{Service: after.Service, Pool: after.Pool, Addresses: after.Addresses})
 		}
 	}
 	return plan

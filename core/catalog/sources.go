@@ -165,7 +165,7 @@ func (c *Catalog) takeInbox() {
 		return
 	}
 	for _, e := range c.entries {
-		if len(e.offers) == 0 {
+		if e.judged.service == nil {
 			c.touch(e)
 		}
 	}
