@@ -48,7 +48,7 @@ const minInterval = 100 * time.Millisecond
 // decode fills the Config from the files. The defaults block applies to
 // services of every file, so services come last.
 func (l *loader) decode(bodies []fileBody) {
-	l.defined = map[string]hcl.Range{}
+	l.defined, l.declared = map[string]hcl.Range{}, map[string]int{}
 	template := newServiceBlock()
 	contents := make([]content, len(bodies))
 	for i, b := range bodies {
@@ -114,9 +114,10 @@ func place(r hcl.Range) string { return fmt.Sprintf("%s:%d", printable(r.Filenam
 func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, template *serviceBlock) {
 	defer func() { l.report.within = "" }()
 	l.report.within = header(b)
+	l.declared[b.Type]++
 	switch b.Type {
 	case "agent", "node", "defaults":
-		if !l.once("the "+b.Type+" block", b.DefRange, b.TypeRange) {
+		if !l.once("The "+b.Type+" block", b.DefRange, b.TypeRange) {
 			return
 		}
 	}

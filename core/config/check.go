@@ -39,7 +39,9 @@ func (l *loader) check() {
 func (l *loader) checkDataplanes() {
 	dps := l.cfg.Dataplanes
 	if len(dps) == 0 {
-		// Where a block was refused for its name that has been said.
+		if l.incomplete || l.declared["dataplane"] > 0 {
+			return
+		}
 		l.report.errorf(nil, "No dataplane", "Nothing would carry the traffic: add a dataplane block, such as dataplane \"userspace\" {}.")
 		return
 	}
@@ -82,6 +84,9 @@ type crossCheck struct {
 
 // references checks the names of other blocks.
 func (c *crossCheck) references(s *serviceBlock) {
+	if c.incomplete {
+		return
+	}
 	if s.Pool != "" && !slices.ContainsFunc(c.cfg.Pools, func(p Pool) bool { return p.Name == s.Pool }) {
 		names := make([]string, len(c.cfg.Pools))
 		for i, p := range c.cfg.Pools {
@@ -162,18 +167,17 @@ func (c *crossCheck) root(s *serviceBlock) *serviceBlock {
 	return root
 }
 
-// circle names the way that sharing takes.
+// circle names the way that sharing takes, until it comes back.
 func (c *crossCheck) circle(s *serviceBlock) string {
 	const most = 8
-	way := s.Name
-	for i, at := 0, c.byName[s.VIPService]; at != nil; i, at = i+1, c.byName[at.VIPService] {
+	way, seen := s.Name, map[*serviceBlock]bool{s: true}
+	for at := c.byName[s.VIPService]; at != nil; at = c.byName[at.VIPService] {
 		way += " -> " + at.Name
-		if at == s {
+		if seen[at] {
 			break
 		}
-		if i == most {
-			way += " -> ..."
-			break
+		if seen[at] = true; len(seen) > most {
+			return way + " -> ..."
 		}
 	}
 	return way
@@ -187,10 +191,10 @@ func (c *crossCheck) static(s *serviceBlock) {
 		}
 		return
 	}
-	if s.Port == 0 && s.portAt == nil {
+	if s.Port == 0 && s.portAt == nil && !c.incomplete {
 		c.report.errorf(&s.Range, "Missing argument", "A service with endpoints needs port, at which clients reach it.")
 	}
-	if len(s.VIP) == 0 && s.vipAt == nil && len(c.cfg.Pools) == 0 && s.NodePort == 0 && len(s.External) == 0 && !c.poolsRefused() {
+	if len(s.VIP) == 0 && s.vipAt == nil && s.NodePort == 0 && len(s.External) == 0 && !c.incomplete && c.declared["vip_pool"] == 0 {
 		c.report.warnf(&s.Range, "No address", "The service will be rejected, because it has no address: set vip or add a vip_pool.")
 	}
 	if len(s.Endpoints) < 2 {
@@ -220,17 +224,6 @@ func hostPortString(e Endpoint) string {
 		return netip.AddrPortFrom(addr, e.Port).String()
 	}
 	return fmt.Sprintf("%s:%d", e.Host, e.Port)
-}
-
-// poolsRefused tells whether a pool was declared whose mistakes have been
-// reported: then a missing address follows from those.
-func (c *crossCheck) poolsRefused() bool {
-	for what := range c.defined {
-		if len(what) > 9 && what[:9] == "vip_pool " {
-			return true
-		}
-	}
-	return false
 }
 
 // vips checks explicit VIPs against the pools.

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"strings"
+
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
@@ -82,6 +84,26 @@ func (s *shape) names() []string {
 	return names
 }
 
+// belongs says in which other blocks there is an argument of that name.
+func belongs(name string) string {
+	var blocks []string
+	for _, b := range []struct {
+		name  string
+		shape *shape
+	}{{"agent", agentShape}, {"node", nodeShape}, {"vip_pool", poolShape}, {"service", serviceShape}, {"endpoint", endpointShape}, {"check", checkShape}} {
+		if _, isBlock := b.shape.labels[name]; isBlock || b.shape.known[name] {
+			blocks = append(blocks, b.name)
+		}
+	}
+	if rootShape.known[name] {
+		return " It belongs at the top level of a file."
+	}
+	if len(blocks) == 0 {
+		return ""
+	}
+	return " It belongs in a block " + strings.Join(blocks, " or ") + "."
+}
+
 // reword gives unknown names one wording in both syntaxes, and a suggestion
 // from arguments and blocks alike.
 func (s *shape) reword(diags hcl.Diagnostics, body hcl.Body) hcl.Diagnostics {
@@ -106,7 +128,10 @@ func (s *shape) reword(diags hcl.Diagnostics, body hcl.Body) hcl.Diagnostics {
 		if !ok {
 			continue
 		}
-		hint := didYouMean(name, s.names())
+		hint := belongs(name)
+		if hint == "" {
+			hint = didYouMean(name, s.names())
+		}
 		if s.known[name] {
 			hint = " It is an argument: write " + name + " = ..."
 		} else if _, isBlock := s.labels[name]; isBlock {

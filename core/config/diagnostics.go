@@ -1,9 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -38,6 +40,8 @@ type Diagnostic struct {
 	// SourceLine with sensitive values masked; long lines are cut.
 	SourceLine string `json:"source_line,omitempty"`
 
+	// order of the file among those that were read, and the place in it.
+	order, byte int
 	// mark is the part of SourceLine that is meant, in runes.
 	markStart, markEnd int
 }
@@ -89,6 +93,9 @@ func (d *Diagnostics) Append(other *Diagnostics) {
 			d.add(item)
 		}
 	}
+	slices.SortStableFunc(d.items, func(a, b Diagnostic) int {
+		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.byte, b.byte))
+	})
 	d.omittedErrors += other.omittedErrors
 	d.omittedWarnings += other.omittedWarnings
 }
@@ -311,9 +318,11 @@ func (r *report) render(f finding) Diagnostic {
 		Within:   printable(f.within),
 	}
 	if f.subject == nil {
+		i.order = math.MaxInt
 		return i
 	}
 	i.File = f.subject.Filename
+	i.order, i.byte = r.src.order[i.File], f.subject.Start.Byte
 	if f.subject.Start.Line == 0 {
 		return i
 	}

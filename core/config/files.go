@@ -17,7 +17,7 @@ import (
 const (
 	// maxConfigFile keeps a path that was mistaken (a disk image, a core dump)
 	// from being read whole. 20,000 services of 10 endpoints take 16 MiB.
-	maxConfigFile = 256 << 20
+	maxConfigFile = 64 << 20
 	// maxIncludedFile is the most that the function file() takes.
 	maxIncludedFile = 1 << 20
 )
@@ -86,6 +86,7 @@ func configFiles(dir string) ([]string, error) {
 }
 
 func (l *loader) unreadable(path string, err error) {
+	l.incomplete = true
 	detail := fmt.Sprintf("%s can't be read: %s.", path, reason(err))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

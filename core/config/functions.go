@@ -43,14 +43,14 @@ func envFunction(lookupEnv func(string) (string, bool)) function.Function {
 			value, ok := lookupEnv(name)
 			switch {
 			case ok && !utf8.ValidString(value):
-				return cty.NilVal, function.NewArgErrorf(0, "the environment variable %s is not valid UTF-8", name)
+				return cty.NilVal, function.NewArgErrorf(0, "The environment variable %s is not valid UTF-8", name)
 			case ok:
 				return cty.StringVal(value).Mark(fromOutside{}), nil
 			case len(args) == 2:
 				return args[1], nil
 			}
 			return cty.NilVal, function.NewArgErrorf(0,
-				"the environment variable %s is not set. Set it where the agent is started, or give a default: env(%q, \"...\")", name, name)
+				"The environment variable %s is not set. Set it where the agent is started, or give a default: env(%q, \"...\")", name, name)
 		},
 	})
 }
@@ -100,7 +100,7 @@ func typeName(v cty.Value) string {
 	case ty == cty.Number:
 		return "a number"
 	case ty == cty.Bool:
-		return "true or false"
+		return "a bool"
 	case ty.Equals(serviceRefType):
 		return "a service"
 	case ty.IsTupleType() || ty.IsListType() || ty.IsSetType():

@@ -64,12 +64,3 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(fmt.Sprintf("json/%d", services), func(b *testing.B) { benchmarkLoad(b, "large.json", largeJSON(services, 10)) })
 	}
 }
-
-// testOptions are those of a host whose one network is 192.0.2.0/24.
-func testOptions() Options {
-	return Options{
-		Places:    Places{Config: "/nonexistent", DataDir: "/data", PluginDir: "/plugins", Socket: "/run/patchbay.sock"},
-		LookupEnv: func(string) (string, bool) { return "", false },
-		Networks:  testNetworks,
-	}
-}

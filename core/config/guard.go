@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -18,6 +19,7 @@ const (
 	maxOperators   = 1000 // in one expression
 	maxNumber      = 400  // characters of a number
 	maxExponent    = 3    // digits of a number's exponent
+	maxParts       = 8000 // lines of a heredoc, or parts of another text
 	quickNesting   = 50
 	quickOperators = 500
 	quickDigits    = 300
@@ -27,12 +29,44 @@ const (
 const tooComplex = "Too deeply nested"
 
 // guardNative gives a diagnostic for native syntax that is not to be parsed.
-func guardNative(src []byte, file string) *hcl.Diagnostic {
-	if !doubtful(src) {
+func guardNative(src []byte, file string, pos hcl.Pos) *hcl.Diagnostic {
+	if !doubtful(src) && !longHeredoc(src) {
 		return nil
 	}
-	tokens, _ := hclsyntax.LexConfig(src, file, hcl.InitialPos)
+	tokens, _ := hclsyntax.LexConfig(src, file, pos)
 	return guardTokens(tokens)
+}
+
+// guardText refuses what isn't text, of which the library would report each
+// byte.
+func guardText(src []byte, file string) *hcl.Diagnostic {
+	at := bytes.IndexByte(src, 0)
+	if at < 0 {
+		if utf8.Valid(src) {
+			return nil
+		}
+		for at = 0; at < len(src); {
+			r, size := utf8.DecodeRune(src[at:])
+			if r == utf8.RuneError && size == 1 {
+				break
+			}
+			at += size
+		}
+	}
+	lineStart := bytes.LastIndexByte(src[:at], '\n') + 1
+	pos := hcl.Pos{
+		Line:   1 + bytes.Count(src[:at], []byte{'\n'}),
+		Column: 1 + utf8.RuneCount(src[lineStart:at]),
+		Byte:   at,
+	}
+	return tooMuch(hcl.Range{Filename: file, Start: pos, End: hcl.Pos{Line: pos.Line, Column: pos.Column + 1, Byte: at + 1}},
+		"Not a text file", "A configuration file is text in UTF-8; here is a byte that is not.")
+}
+
+// longHeredoc tells whether there may be one of more lines than the library
+// can join in reasonable time, for it takes the square of their number.
+func longHeredoc(src []byte) bool {
+	return bytes.Contains(src, []byte("<<")) && bytes.Count(src, []byte{'\n'}) > maxParts/4
 }
 
 // doubtful looks at bytes alone, strings and comments not told apart, and errs
@@ -109,19 +143,26 @@ func longExponent(rest []byte) bool {
 
 func guardTokens(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 	var open []hclsyntax.TokenType
+	var parts []int // of the texts that are open
 	operators := 0
 	for i, t := range tokens {
 		switch t.Type {
 		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote,
 			hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-			open = append(open, t.Type)
+			open, parts = append(open, t.Type), append(parts, 0)
 			if t.Type == hclsyntax.TokenOBrack || t.Type == hclsyntax.TokenTemplateControl {
 				operators++
 			}
 		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote,
 			hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
 			if len(open) > 0 {
-				open = open[:len(open)-1]
+				open, parts = open[:len(open)-1], parts[:len(parts)-1]
+			}
+		case hclsyntax.TokenStringLit:
+			if len(parts) > 0 {
+				if parts[len(parts)-1]++; parts[len(parts)-1] > maxParts {
+					return tooMuch(t.Range, "Text too long", "A text in a configuration has at most 8,000 lines. Put it in a file of its own, and write file(\"...\") here.")
+				}
 			}
 		case hclsyntax.TokenComma:
 			operators = 0

@@ -178,6 +178,11 @@ type loader struct {
 	services []*serviceBlock
 	// defined tells where a top-level argument or single block was given.
 	defined map[string]hcl.Range
+	// declared counts the blocks by type, those with mistakes too.
+	declared map[string]int
+	// incomplete is set when a file can't be read or parsed: then what seems
+	// to be missing may be there.
+	incomplete bool
 	// networks of the node, read when the first pool asks.
 	networks []Network
 }

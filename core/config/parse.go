@@ -28,6 +28,7 @@ func (l *loader) read(file string) (fileBody, bool) {
 	l.report.src.add(file, text)
 	body, diags := parse(text, file)
 	l.report.hcl(diags)
+	l.incomplete = l.incomplete || diags.HasErrors()
 	return fileBody{file: file, body: body}, body != nil
 }
 
@@ -49,6 +50,9 @@ func parse(text []byte, file string) (body hcl.Body, diags hcl.Diagnostics) {
 			}}
 		}
 	}()
+	if d := guardText(text, file); d != nil {
+		return nil, hcl.Diagnostics{d}
+	}
 	if isJSON(file) {
 		if d := guardJSON(text, file); d != nil {
 			return nil, hcl.Diagnostics{d}
@@ -59,66 +63,107 @@ func parse(text []byte, file string) (body hcl.Body, diags hcl.Diagnostics) {
 		}
 		return f.Body, diags
 	}
-	if d := guardNative(text, file); d != nil {
-		return nil, hcl.Diagnostics{d}
-	}
-	if len(text) > 2*pieceSize {
-		if body := parsePieces(text, file); body != nil {
-			return body, nil
-		}
-	}
-	f, diags := hclsyntax.ParseConfig(text, file, hcl.InitialPos)
-	return f.Body, diags
+	body, diags = parseNative(text, file)
+	return body, diags
 }
 
-// pieceSize is about how much of a large file is parsed at a time.
-const pieceSize = 64 << 10
+const (
+	// pieceSize is about how much of a file is parsed at a time.
+	pieceSize = 64 << 10
+	// maxPiece is the most that is parsed at a time, for the library needs
+	// some 30 times the memory.
+	maxPiece = 4 << 20
+)
 
-// parsePieces parses a large file in pieces that end where a block at the left
+// parseNative parses a file in pieces that end where a block at the left
 // margin does. The library makes a token of some 100 bytes of every word and
-// keeps all until the file is done, which for 20 MB is more memory than the
+// keeps all until it is done, which for a file of 20 MB is more memory than the
 // agent needs for everything else; by pieces it is a few MB.
 //
 // Where a line that starts with a brace was not the end of a block (in a
-// heredoc, say) a piece has a syntax error, for each must be complete in
-// itself; then nil is given and the file is to be parsed whole, as it is when
-// it has errors of its own, so that the diagnostics are the same.
-func parsePieces(text []byte, file string) *hclsyntax.Body {
+// heredoc, say) the piece has a syntax error, for each must be complete in
+// itself, and is tried again with more of the file. A file with errors of its
+// own is parsed whole in the end, so that its diagnostics are the same as
+// without pieces; of one above maxPiece only the first bad piece is reported.
+func parseNative(text []byte, file string) (hcl.Body, hcl.Diagnostics) {
 	whole := &hclsyntax.Body{Attributes: hclsyntax.Attributes{}}
-	pos := hcl.InitialPos
-	for len(text) > 0 {
-		piece := text[:pieceEnd(text)]
-		f, diags := hclsyntax.ParseConfig(piece, file, pos)
-		if len(diags) > 0 {
-			return nil
+	rest, pos := text, hcl.InitialPos
+	for first := true; first || len(rest) > 0; first = false {
+		body, size, diags := parsePiece(rest, file, pos)
+		twice := body != nil && shareArgument(whole, body)
+		if (body == nil || twice) && len(text) <= maxPiece {
+			return parseWhole(text, file, hcl.InitialPos)
 		}
-		body := f.Body.(*hclsyntax.Body)
-		for name := range body.Attributes {
-			if _, twice := whole.Attributes[name]; twice {
-				return nil
-			}
+		if body == nil {
+			return nil, diags
 		}
 		maps.Copy(whole.Attributes, body.Attributes)
 		whole.Blocks = append(whole.Blocks, body.Blocks...)
-		if pos.Byte == 0 {
+		if first {
 			whole.SrcRange = body.SrcRange
 		}
 		whole.SrcRange.End, whole.EndRange = body.SrcRange.End, body.EndRange
-		pos.Byte += len(piece)
-		pos.Line += bytes.Count(piece, []byte{'\n'})
-		text = text[len(piece):]
+		pos.Byte += size
+		pos.Line += bytes.Count(rest[:size], []byte{'\n'})
+		rest = rest[size:]
 	}
-	return whole
+	return whole, nil
 }
 
-// pieceEnd is the end of the first line from pieceSize on that starts with a
-// closing brace and holds nothing else, or the end of the text.
-func pieceEnd(text []byte) int {
-	if len(text) <= pieceSize {
+// parsePiece parses the first piece of a text and tells its size. Without a
+// body, the diagnostics are those of the smallest piece that was tried.
+func parsePiece(text []byte, file string, pos hcl.Pos) (*hclsyntax.Body, int, hcl.Diagnostics) {
+	var failed hcl.Diagnostics
+	for end := pieceEnd(text, pieceSize); ; end = pieceEnd(text, 2*end) {
+		if end > maxPiece {
+			if failed == nil {
+				failed = hcl.Diagnostics{{
+					Severity: hcl.DiagError,
+					Summary:  "Block too large",
+					Detail:   "From here on no block ends within 4 MiB. This looks like a file of another kind.",
+					Subject:  &hcl.Range{Filename: file, Start: pos, End: pos},
+				}}
+			}
+			return nil, 0, failed
+		}
+		body, diags := parseWhole(text[:end], file, pos)
+		if len(diags) == 0 {
+			return body.(*hclsyntax.Body), end, nil
+		}
+		if failed == nil {
+			failed = diags
+		}
+		if end == len(text) {
+			return nil, 0, failed
+		}
+	}
+}
+
+func shareArgument(a, b *hclsyntax.Body) bool {
+	for name := range b.Attributes {
+		if _, twice := a.Attributes[name]; twice {
+			return true
+		}
+	}
+	return false
+}
+
+func parseWhole(text []byte, file string, pos hcl.Pos) (hcl.Body, hcl.Diagnostics) {
+	if d := guardNative(text, file, pos); d != nil {
+		return nil, hcl.Diagnostics{d}
+	}
+	f, diags := hclsyntax.ParseConfig(text, file, pos)
+	return f.Body, diags
+}
+
+// pieceEnd is the end of the first line from size on that holds a closing
+// brace at the margin and nothing else, or the end of the text.
+func pieceEnd(text []byte, size int) int {
+	if len(text) <= size {
 		return len(text)
 	}
-	if i := bytes.Index(text[pieceSize:], []byte("\n}\n")); i >= 0 {
-		return pieceSize + i + len("\n}\n")
+	if i := bytes.Index(text[size-1:], []byte("\n}\n")); i >= 0 {
+		return size - 1 + i + len("\n}\n")
 	}
 	return len(text)
 }

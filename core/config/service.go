@@ -149,7 +149,7 @@ func (s *serviceBlock) vip(r reader, a *hcl.Attribute) {
 		families[f] = addr
 		return true
 	})
-	if len(vips) > 0 {
+	if len(vips) > 0 || !isNullLiteral(r, a) {
 		s.VIP, s.VIPService, s.vipAt = vips, "", rangeP(a)
 	}
 }
@@ -327,6 +327,7 @@ func (s *serviceBlock) check(r reader, b *hcl.Block) {
 	check := Check{Interval: 5 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
 	c := r.content(b.Body, checkShape)
 	var tcp bool
+	before := len(r.found)
 	r.setBool(&tcp, c.attrs["tcp"])
 	path, outside, hasPath := r.string(c.attrs["http"])
 	if inherited := s.Check; inherited != nil {
@@ -347,7 +348,7 @@ func (s *serviceBlock) check(r reader, b *hcl.Block) {
 	switch at := b.DefRange; {
 	case check.TCP && hasPath:
 		r.errorf(rangeP(c.attrs["http"]), "Two kinds of check", "A check has tcp or http, not both.")
-	case !check.TCP && check.HTTP == "" && !hasPath && c.attrs["http"] == nil:
+	case !check.TCP && check.HTTP == "" && !hasPath && len(r.found) == before:
 		r.errorf(&at, "No kind of check", `A check says how: tcp = true, or http = "/health".`)
 	}
 	r.setDuration(&check.Interval, c.attrs["interval"], minInterval)

@@ -103,6 +103,9 @@ const (
 	maxLine   = 160
 	maxBefore = 60
 	masked    = "(sensitive)"
+	// secretWindow is how far from the range a line is searched for names of
+	// secrets: far enough for what is shown of it.
+	secretWindow = 4096
 )
 
 // hidden gives the masked parts of the line, in order and without overlap.
@@ -113,7 +116,8 @@ func (l sourceLine) hidden(m masks) [][2]int {
 			parts = append(parts, [2]int{max(p[0], l.start), min(p[1], l.end)})
 		}
 	}
-	parts = append(parts, secretLooking(l.text[l.start:l.end], l.start)...)
+	from, to := max(l.start, l.from-secretWindow), min(l.end, l.from+secretWindow)
+	parts = append(parts, secretLooking(l.text[from:to], from)...)
 	slices.SortFunc(parts, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
 	var joined [][2]int
 	for _, p := range parts {
@@ -219,9 +223,6 @@ func printable(s string) string { return strings.Map(visible, s) }
 var secretName = regexp.MustCompile(`(?i)"?[\w-]*(?:passw|passphrase|secret|token|credential|private_?key|api_?key)[\w-]*"?\s*[=:]\s*`)
 
 func secretLooking(line []byte, offset int) [][2]int {
-	if len(line) > 1<<20 {
-		line = line[:1<<20]
-	}
 	var parts [][2]int
 	for _, m := range secretName.FindAllIndex(line, -1) {
 		name := strings.ToLower(strings.TrimRight(string(line[m[0]:m[1]]), " \t\"=:"))

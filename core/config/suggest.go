@@ -19,6 +19,9 @@ func suggest(given string, candidates []string) string {
 			limit = 3
 		}
 		distance := levenshtein.Distance(given, lower, nil)
+		if distance == 2 && transposed(given, lower) {
+			distance = 1 // one slip of the fingers
+		}
 		if len(given) >= 3 && strings.HasPrefix(lower, given) {
 			distance = min(distance, limit)
 		}
@@ -28,6 +31,19 @@ func suggest(given string, candidates []string) string {
 		best, bestDistance = c, distance
 	}
 	return best
+}
+
+// transposed tells whether two words differ by two neighbours that changed
+// places.
+func transposed(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }
 
 // didYouMean is a sentence to add to a message, with a space before it, or "".

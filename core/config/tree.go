@@ -129,10 +129,31 @@ func (t *tree) hideUnknown(body hcl.Body, s *schema.Schema, own []string) {
 	}
 	attrs, _ := body.JustAttributes()
 	for name, a := range attrs {
-		if !known[name] {
+		if !known[name] && t.maySensitive(name, s) {
 			t.masks.add(a.Expr.Range())
 		}
 	}
+}
+
+// maySensitive tells whether a misspelt name may stand for a sensitive
+// argument: unless it is plainly another one, it may.
+func (t *tree) maySensitive(name string, s *schema.Schema) bool {
+	if t.hidden {
+		return true
+	}
+	if !hasSensitive(s) {
+		return false
+	}
+	names := append([]string{}, coreArguments...)
+	for _, a := range s.Arguments {
+		names = append(names, a.Name)
+	}
+	meant := suggest(name, names)
+	if meant == "" {
+		return true
+	}
+	a := s.Argument(meant)
+	return a != nil && (a.Sensitive || a.Object != nil)
 }
 
 func hasSensitive(s *schema.Schema) bool {
@@ -280,7 +301,7 @@ func (t *tree) object(s *schema.Schema, pairs []hcl.KeyValuePair, path []string)
 		switch {
 		case key == "//" && isJSON(at.Filename): // a comment
 		case a == nil:
-			if t.hidden || hasSensitive(s) {
+			if t.maySensitive(key, s) {
 				t.masks.add(p.Value.Range())
 			}
 			t.unknown(at, key, s)

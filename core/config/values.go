@@ -41,8 +41,9 @@ func (r reader) value(expr hcl.Expression) (v cty.Value, outside, ok bool) {
 		outside = true
 	}
 	if !v.IsWhollyKnown() {
-		r.errorf(expr.Range().Ptr(), "Unknown value", "This can't be worked out from the configuration alone.")
-		return v, outside, false
+		// There are no variables, so this is the rest of a syntax error, which
+		// has been reported.
+		return cty.DynamicVal, outside, false
 	}
 	return v, outside, !v.IsNull()
 }
@@ -62,8 +63,14 @@ func (r reader) evaluation(expr hcl.Expression, diags hcl.Diagnostics) {
 			d.Detail = "The functions are env, file and service." + calledName(d)
 		}
 	}
+	for _, d := range diags {
+		d.Detail = functionArgument.ReplaceAllString(d.Detail, "")
+	}
 	r.hcl(diags)
 }
+
+// functionArgument is what the library puts before a function's own words.
+var functionArgument = regexp.MustCompile(`^Invalid value for "\w+" parameter: `)
 
 // calledName suggests a function for the one that was called.
 func calledName(d *hcl.Diagnostic) string {

@@ -1,0 +1,4 @@
+dataplane "userspace" {}
+
+zone = "[31mred[0m"
+userÿ = 1

@@ -1,0 +1,7 @@
+dataplane "userspace" {}
+
+service "web" {
+  vip  = "127.96.0.1"
+  port = 80
+  port = 81
+}

@@ -1,0 +1,5 @@
+dataplane "userspace" {}
+
+service "web" {
+  port = 1e99999999
+}

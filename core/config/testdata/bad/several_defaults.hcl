@@ -1,0 +1,10 @@
+dataplane "userspace" {
+  default = true
+}
+
+dataplane "other" {
+  default = true
+}
+
+dataplane "Bad_Name" {
+}

@@ -1,0 +1,10 @@
+dataplane "userspace" {}
+
+service "web" {
+  port = 
+}
+
+service "api" {
+  port = 80
+  vip  = ["127.96.0.1"
+}

@@ -1,0 +1,8 @@
+data_dir = "/one"
+node {}
+dataplane "userspace" {}
+
+service "web" {
+  vip  = "127.96.0.1"
+  port = 80
+}

@@ -1,0 +1,4 @@
+dataplane "userspace" {}
+
+service "web" {
+  port = 80

@@ -1,0 +1,5 @@
+data_dir = "data"
+
+dataplane "userspace" {
+  token = file("inc/token")
+}

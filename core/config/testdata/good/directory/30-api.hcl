@@ -1,0 +1,4 @@
+service "api" {
+  vip  = service("web")
+  port = 81
+}
