@@ -23,6 +23,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 )
 
 // maxSize of a file that Read takes, in bytes: 100 times what 100,000
@@ -128,7 +129,7 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Read fills value from the file at path. A missing file is [fs.ErrNotExist],
+// Read fills the value that a pointer leads to from the file at path. A missing file is [fs.ErrNotExist],
 // one of another version a [VersionError]. A cut or garbled file is moved aside
 // and comes back as a [DamagedError]; value is then as it was.
 func Read(path, kind string, version int, value any) error {
@@ -159,8 +160,8 @@ func readAll(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxSize))
 }
 
-// Decode fills value from the bytes of a file; value is untouched when it
-// fails.
+// Decode fills the value that a pointer leads to from the bytes of a file; it is
+// untouched when that fails.
 func Decode(data []byte, kind string, version int, value any) error {
 	first, body, found := bytes.Cut(data, []byte{'\n'})
 	if !found {
@@ -179,9 +180,12 @@ func Decode(data []byte, kind string, version int, value any) error {
 	if sum := sha256.Sum256(body); head.SHA256 != hex.EncodeToString(sum[:]) {
 		return errors.New("its checksum is wrong")
 	}
-	if err := json.Unmarshal(body, value); err != nil {
+	// A decoder that fails has filled in a part: that goes into a copy.
+	fresh := reflect.New(reflect.TypeOf(value).Elem())
+	if err := json.Unmarshal(body, fresh.Interface()); err != nil {
 		return fmt.Errorf("its content is not as expected: %w", err)
 	}
+	reflect.ValueOf(value).Elem().Set(fresh.Elem())
 	return nil
 }
 
