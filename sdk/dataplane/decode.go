@@ -152,8 +152,8 @@ func decodeEndpoint(into *Endpoint, m *pb.Endpoint, names interner) error {
 		return fmt.Errorf("unknown state %d", m.GetState())
 	}
 	if d := m.GetDrainDeadline(); d != nil {
-		if err := d.CheckValid(); err != nil {
-			return fmt.Errorf("drain deadline: %w", err)
+		if !d.IsValid() {
+			return errors.New("the drain deadline is no valid time")
 		}
 		into.DrainDeadline = d.AsTime()
 	}
@@ -185,8 +185,8 @@ func decodeDuration(d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
 		return 0, nil
 	}
-	if err := d.CheckValid(); err != nil {
-		return 0, err
+	if !d.IsValid() {
+		return 0, errors.New("it is out of range")
 	}
 	if d.AsDuration() < 0 {
 		return 0, fmt.Errorf("%v is below zero", d.AsDuration())

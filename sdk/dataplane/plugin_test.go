@@ -14,10 +14,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+	pb "github.com/patchbay-proxy/patchbay/sdk/proto/patchbay/dataplane/v1"
 	"github.com/patchbay-proxy/patchbay/sdk/schema"
 )
 
@@ -683,4 +686,106 @@ func TestWatchInterval(t *testing.T) {
 	if status.Code(err) != codes.Unavailable || events < 3 {
 		t.Errorf("%d events, then %v", events, err)
 	}
+}
+
+// TestCutStream: what isn't committed has changed nothing, in whatever way the
+// stream ends.
+func TestCutStream(t *testing.T) {
+	d := newRecorder()
+	r := newRig(t, d)
+	r.configure(t, "", "")
+	if _, err := r.client.Apply(contextOf(t), dataplane.Change{Revision: 1, Full: true, Upserts: many(1)}); err != nil {
+		t.Fatal(err)
+	}
+	rpc := pb.NewDataplaneServiceClient(r.conn)
+	first := &pb.ApplyRequest{Begin: &pb.Begin{Session: 9, Revision: 2, Base: 1}, Deletes: []string{"service-0"}}
+	for name, c := range map[string]struct {
+		end  func(context.CancelFunc, pb.DataplaneService_ApplyClient) error
+		want codes.Code
+	}{
+		"closed":    {func(context.CancelFunc, pb.DataplaneService_ApplyClient) error { return nil }, codes.InvalidArgument},
+		"cancelled": {func(cancel context.CancelFunc, _ pb.DataplaneService_ApplyClient) error { cancel(); return nil }, codes.Canceled},
+		"garbled": {func(_ context.CancelFunc, s pb.DataplaneService_ApplyClient) error {
+			return s.Send(&pb.ApplyRequest{Deletes: []string{"no/id"}, Commit: true})
+		}, codes.InvalidArgument},
+		"too large": {func(_ context.CancelFunc, s pb.DataplaneService_ApplyClient) error {
+			return s.Send(&pb.ApplyRequest{Deletes: []string{strings.Repeat("x", 1<<20)}, Commit: true})
+		}, codes.ResourceExhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(contextOf(t))
+			defer cancel()
+			stream, err := rpc.Apply(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(first); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.end(cancel, stream); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.CloseAndRecv(); status.Code(err) != c.want {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	// Neither the state nor the fence has moved.
+	if _, err := r.client.Apply(contextOf(t), dataplane.Change{Session: 1, Revision: 2, Base: 1}); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff(applied{2, []string{"service-0"}, nil, nil}, d.last(t), cmpopts.EquateEmpty()); diff != "" || len(d.applies) != 2 {
+		t.Errorf("%d updates; the last (-want +got)\n%s", len(d.applies), diff)
+	}
+}
+
+// TestMessages counts what travels: one message for a difference, messages of
+// about 256 KiB and never above 1 MiB for everything.
+func TestMessages(t *testing.T) {
+	d := newRecorder()
+	r := newRig(t, d)
+	r.configure(t, "", "")
+	counter := &countingConn{ClientConnInterface: r.conn}
+	client := dataplane.NewClient(counter)
+	if _, err := client.Apply(contextOf(t), dataplane.Change{Revision: 1, Full: true, Upserts: append(many(5000), service("large", 20_000))}); err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for _, size := range counter.sizes {
+		if total += size; size > 1<<20 {
+			t.Errorf("a message of %d bytes", size)
+		}
+	}
+	if n, least := len(counter.sizes), total/(1<<19); n < least || n > total/(1<<17) {
+		t.Errorf("%d messages for %d bytes", n, total)
+	}
+	counter.sizes = nil
+	change := dataplane.Change{Revision: 2, Base: 1, Upserts: []*dataplane.Service{service("service-3", 9)}, Deletes: []string{"service-4"}}
+	if _, err := client.Apply(contextOf(t), change); err != nil {
+		t.Fatal(err)
+	}
+	if len(counter.sizes) != 1 || counter.sizes[0] > 1000 {
+		t.Errorf("a difference of one service took %v", counter.sizes)
+	}
+}
+
+// countingConn notes the size of each message of a stream.
+type countingConn struct {
+	grpc.ClientConnInterface
+	sizes []int
+}
+
+func (c *countingConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+	return &countingStream{s, c}, err
+}
+
+type countingStream struct {
+	grpc.ClientStream
+	conn *countingConn
+}
+
+func (s *countingStream) SendMsg(m any) error {
+	s.conn.sizes = append(s.conn.sizes, proto.Size(m.(proto.Message)))
+	return s.ClientStream.SendMsg(m)
 }
