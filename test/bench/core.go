@@ -27,7 +27,7 @@ const (
 	changing  = "changing"
 	firstPort = 20000
 	// nullVersion is the version that examples/null says it has.
-	nullVersion = "0.1.0"
+	nullVersion = "1.0.0"
 )
 
 // coreResult is what one number of services came to.
