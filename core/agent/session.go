@@ -35,7 +35,7 @@ func nextSession(dir string) (number uint64, warning error, err error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return 0, nil, err
 	}
-	saved.Number = max(saved.Number+1, uint64(time.Now().Unix()))
+	saved.Number = max(saved.Number+1, uint64(time.Now().UnixMilli()))
 	if err := state.Write(path, sessionKind, sessionVersion, saved); err != nil {
 		return 0, nil, fmt.Errorf("the number of this start can't be saved, and without it plugins could not tell this agent from an old one that still hangs: %w", err)
 	}

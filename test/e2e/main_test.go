@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// built holds what TestMain has built.
+var built struct {
+	dir      string
+	patchbay string
+	// plugins by name, without the names that files of plugins need.
+	plugins map[string]string
+}
+
+func TestMain(m *testing.M) {
+	code := 1
+	if err := build(); err != nil {
+		fmt.Fprintln(os.Stderr, "building the programs:", err)
+	} else {
+		code = m.Run()
+	}
+	_ = os.RemoveAll(built.dir)
+	os.Exit(code)
+}
+
+func build() error {
+	dir, err := os.MkdirTemp("", "patchbay-e2e-*")
+	if err != nil {
+		return err
+	}
+	built.dir = dir
+	built.patchbay = filepath.Join(dir, "patchbay")
+	built.plugins = map[string]string{}
+	if err := goBuild("../..", "./core/cmd/patchbay", built.patchbay); err != nil {
+		return err
+	}
+	for _, p := range []struct{ name, module, pkg string }{
+		{"null", "../../examples/null", "."},
+		{"faulty", "../..", "./test/plugins/faulty"},
+		{"userspace", "../..", "./plugins/userspace"},
+	} {
+		built.plugins[p.name] = filepath.Join(dir, p.name)
+		if err := goBuild(p.module, p.pkg, built.plugins[p.name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func goBuild(module, pkg, out string) error {
+	command := exec.Command("go", "build", "-o", out, pkg)
+	command.Dir = module
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", pkg, err, stderr.String())
+	}
+	return nil
+}
