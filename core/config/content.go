@@ -124,6 +124,13 @@ func (s *shape) reword(diags hcl.Diagnostics, body hcl.Body) hcl.Diagnostics {
 		if d.Subject == nil {
 			continue
 		}
+		if block, ok := strings.CutPrefix(d.Summary, "Missing name for "); ok {
+			d.Detail = "A " + block + " block has a name: write " + block + " \"name\" { ... }"
+		} else if block, ok := strings.CutPrefix(d.Summary, "Extraneous label for "); ok && s.labels[block] == 0 {
+			d.Detail = "There is one " + block + " block, without a name."
+		} else if ok {
+			d.Detail = "A " + block + " block has one name."
+		}
 		name, ok := unknown[d.Subject.Start]
 		if !ok {
 			continue

@@ -471,6 +471,23 @@ func TestFileFunctionLimits(t *testing.T) {
 	}
 }
 
+// loadBody does what Load does with a file that is parsed in pieces of that
+// size.
+func loadBody(t testing.TB, path string, text []byte, size int) *loader {
+	t.Helper()
+	src := newSources(testOptions().LookupEnv)
+	src.add(path, text)
+	l := &loader{opts: testOptions(), report: newReport(src), cfg: &Config{sources: src}}
+	body, diags := parseNative(text, path, size)
+	l.report.hcl(diags)
+	l.incomplete = diags.HasErrors()
+	if body != nil {
+		l.decode([]fileBody{{file: path, body: body}})
+	}
+	l.check()
+	return l
+}
+
 // TestPieces holds that a large file means the same whether it is parsed in
 // pieces or whole, whatever stands at the left margin.
 func TestPieces(t *testing.T) {
@@ -486,15 +503,7 @@ func TestPieces(t *testing.T) {
 			text := []byte(filler + extra + strings.ReplaceAll(filler[strings.Index(filler, "service"):], "service-", "more-"))
 			path := write(t, "a.hcl", string(text))
 			got, diags := Load([]string{path}, testOptions())
-			src := newSources(nil)
-			src.add(path, text)
-			f, parseDiags := parseWhole(text, path, hcl.InitialPos)
-			if parseDiags.HasErrors() {
-				t.Fatal(parseDiags)
-			}
-			l := &loader{opts: testOptions(), report: newReport(src), cfg: &Config{}}
-			l.decode([]fileBody{{file: path, body: f}})
-			l.check()
+			l := loadBody(t, path, text, len(text))
 			if diff := cmp.Diff(l.cfg.Services, got.Services, cmpopts.IgnoreFields(Service{}, "balanceAt", "Options"), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("services differ (-whole +pieces):\n%.2000s", diff)
 			}

@@ -63,7 +63,7 @@ func parse(text []byte, file string) (body hcl.Body, diags hcl.Diagnostics) {
 		}
 		return f.Body, diags
 	}
-	body, diags = parseNative(text, file)
+	body, diags = parseNative(text, file, pieceSize)
 	return body, diags
 }
 
@@ -76,7 +76,7 @@ const (
 )
 
 // parseNative parses a file in pieces that end where a block at the left
-// margin does. The library makes a token of some 100 bytes of every word and
+// margin does, of about size each. The library makes a token of some 100 bytes of every word and
 // keeps all until it is done, which for a file of 20 MB is more memory than the
 // agent needs for everything else; by pieces it is a few MB.
 //
@@ -85,11 +85,11 @@ const (
 // itself, and is tried again with more of the file. A file with errors of its
 // own is parsed whole in the end, so that its diagnostics are the same as
 // without pieces; of one above maxPiece only the first bad piece is reported.
-func parseNative(text []byte, file string) (hcl.Body, hcl.Diagnostics) {
+func parseNative(text []byte, file string, size int) (hcl.Body, hcl.Diagnostics) {
 	whole := &hclsyntax.Body{Attributes: hclsyntax.Attributes{}}
 	rest, pos := text, hcl.InitialPos
 	for first := true; first || len(rest) > 0; first = false {
-		body, size, diags := parsePiece(rest, file, pos)
+		body, end, diags := parsePiece(rest, file, pos, size)
 		twice := body != nil && shareArgument(whole, body)
 		if (body == nil || twice) && len(text) <= maxPiece {
 			return parseWhole(text, file, hcl.InitialPos)
@@ -103,18 +103,18 @@ func parseNative(text []byte, file string) (hcl.Body, hcl.Diagnostics) {
 			whole.SrcRange = body.SrcRange
 		}
 		whole.SrcRange.End, whole.EndRange = body.SrcRange.End, body.EndRange
-		pos.Byte += size
-		pos.Line += bytes.Count(rest[:size], []byte{'\n'})
-		rest = rest[size:]
+		pos.Byte += end
+		pos.Line += bytes.Count(rest[:end], []byte{'\n'})
+		rest = rest[end:]
 	}
 	return whole, nil
 }
 
-// parsePiece parses the first piece of a text and tells its size. Without a
+// parsePiece parses the first piece of a text and tells where it ends. Without a
 // body, the diagnostics are those of the smallest piece that was tried.
-func parsePiece(text []byte, file string, pos hcl.Pos) (*hclsyntax.Body, int, hcl.Diagnostics) {
+func parsePiece(text []byte, file string, pos hcl.Pos, size int) (*hclsyntax.Body, int, hcl.Diagnostics) {
 	var failed hcl.Diagnostics
-	for end := pieceEnd(text, pieceSize); ; end = pieceEnd(text, 2*end) {
+	for end := pieceEnd(text, size); ; end = pieceEnd(text, 2*end) {
 		if end > maxPiece {
 			if failed == nil {
 				failed = hcl.Diagnostics{{

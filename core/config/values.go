@@ -83,7 +83,7 @@ func calledName(d *hcl.Diagnostic) string {
 // shown gives a value for a message, or nothing where it came from outside.
 func shown(s string, outside bool) string {
 	if outside {
-		return "the value"
+		return "what env() or file() gave"
 	}
 	return strconv.Quote(printable(clip(s, 80)))
 }
@@ -176,7 +176,7 @@ func (r reader) integer(a *hcl.Attribute, low, high int64, summary string) (int6
 		return 0, false
 	}
 	if outside {
-		text = "the value"
+		text = shown("", true)
 	}
 	if !ok || n < low || n > high {
 		r.errorf(&at, summary, "%s must be a whole number from %d to %d, not %s.", a.Name, low, high, text)

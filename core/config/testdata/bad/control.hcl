@@ -1,4 +1,3 @@
 dataplane "userspace" {}
 
-zone = "[31mred[0m"
-userÿ = 1
+zona = "[31mred[0m"

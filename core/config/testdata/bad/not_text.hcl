@@ -1,0 +1,3 @@
+dataplane "userspace" {}
+
+# café
