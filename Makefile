@@ -85,7 +85,7 @@ lint: go-version format vet proto-lint $(GOLANGCI_LINT) ## gofmt, go vet, golang
 
 .PHONY: format
 format: ## check that every Go file is formatted
-	@files=$$(git ls-files -z --cached --others --exclude-standard -- '*.go' | xargs -0 -r ls 2>/dev/null | xargs -r gofmt -l); \
+	@files=$$(gofmt -l .); \
 	if [ -n "$$files" ]; then echo "not formatted (run gofmt -w):"; echo "$$files"; exit 1; fi
 
 .PHONY: vet
