@@ -44,6 +44,9 @@ func (s *Source) probe(ctx context.Context, check *config.Check, host string, at
 	defer stop()
 	status, err := s.ask(conn, check.HTTP, net.JoinHostPort(host, strconv.Itoa(int(at.Port()))))
 	switch {
+	case err != nil && ctx.Err() != nil:
+		// A line that the timeout has cut looks like a malformed one.
+		return explain(ctx.Err(), "no answer", check.Timeout)
 	case err != nil:
 		return explain(err, "no answer", check.Timeout)
 	case status < 200 || status > 399:
@@ -67,10 +70,14 @@ func (s *Source) ask(conn net.Conn, path, host string) (status int, err error) {
 	if err := request.Write(conn); err != nil {
 		return 0, err
 	}
-	reader := bufio.NewReader(io.LimitReader(conn, maxHeader))
+	limited := &io.LimitedReader{R: conn, N: maxHeader}
+	reader := bufio.NewReader(limited)
 	// Informational answers come before the one that counts.
 	for range 10 {
 		response, err := http.ReadResponse(reader, request)
+		if err != nil && limited.N <= 0 {
+			return 0, fmt.Errorf("its headers are longer than %d bytes", maxHeader)
+		}
 		if err != nil {
 			return 0, err
 		}
