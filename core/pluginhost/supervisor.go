@@ -2,9 +2,21 @@ package pluginhost
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+)
+
+const (
+	// readyTimeout is how long OnReady may take.
+	readyTimeout = 30 * time.Second
+	// missingLook is how often the folder is looked at while no file may be run.
+	missingLook = 3 * time.Second
 )
 
 // Settings are what a reload may change. The zero value runs the highest
@@ -33,7 +45,8 @@ type Options struct {
 	// RuntimeDir holds short-lived folders of sockets; default
 	// $XDG_RUNTIME_DIR, or /run for root, else the folder for temporary files.
 	RuntimeDir string
-	Logger     hclog.Logger
+	// Logger should name the dataplane; what the plugin prints goes there too.
+	Logger hclog.Logger
 	// OnReady is called with a process that answered to Describe as its file's
 	// name says: it configures it and hands it to a session. An error ends the
 	// process and counts as a failed start. The context ends after 30 s, or
@@ -45,81 +58,299 @@ type Options struct {
 }
 
 // Supervisor keeps one plugin running.
-type Supervisor struct{}
+type Supervisor struct {
+	options Options
+	log     hclog.Logger
+	rules   rules
+	// wake holds one token: there is something new for Run to look at.
+	wake         chan struct{}
+	droppedLines atomic.Uint64
+
+	mu       sync.Mutex
+	settings Settings
+	// restart is why the process is to be replaced; empty for not at all.
+	restart string
+	// pardon makes Run forget what crashed before.
+	pardon bool
+	status Status
+	good   *good
+
+	// Run's goroutine alone uses these: what has crashed, and the settings by
+	// which the process was chosen.
+	trial    trial
+	chosenBy Settings
+}
 
 // New makes a supervisor; it starts nothing before Run.
-func New(options Options) *Supervisor { return &Supervisor{} }
+func New(options Options) *Supervisor {
+	if options.Logger == nil {
+		options.Logger = hclog.NewNullLogger()
+	}
+	return &Supervisor{
+		options: options, log: options.Logger, rules: defaultRules, settings: options.Settings,
+		wake: make(chan struct{}, 1), status: Status{State: StateStopped}, trial: newTrial(),
+	}
+}
 
 // Run ends what an earlier core may have left running, then keeps the plugin
 // running until ctx ends, and has ended it when it returns: with Shutdown in
 // the mode DETACH, then SIGTERM, then SIGKILL. What the plugin put into the
 // kernel stays. The error says that the supervisor could not work at all, such
 // as a state folder that can't be written.
-func (s *Supervisor) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (s *Supervisor) Run(ctx context.Context) error {
+	defer s.report(func(status *Status) {
+		clearProcess(status)
+		status.State, status.NextAttempt = StateStopped, time.Time{}
+	})
+	if err := s.prepare(ctx); err != nil {
+		return fmt.Errorf("plugin %s: %w", s.options.Name, err)
+	}
+	for ctx.Err() == nil {
+		s.takePardon()
+		wait := s.attempt(ctx)
+		s.sleep(ctx, wait)
+	}
+	return nil
+}
+
+// prepare makes the folders and takes over from an earlier core.
+func (s *Supervisor) prepare(ctx context.Context) error {
+	if err := os.MkdirAll(s.options.StateDir, 0o700); err != nil {
+		return fmt.Errorf("making the state folder: %w", err)
+	}
+	if err := os.MkdirAll(s.options.LogDir, 0o750); err != nil {
+		return fmt.Errorf("making the log folder: %w", err)
+	}
+	good, err := readGood(s.options.StateDir)
+	if err != nil {
+		s.log.Warn("the last version that worked is not known any more", "error", err)
+	}
+	s.mu.Lock()
+	s.good = good
+	s.mu.Unlock()
+	pid, err := endOrphan(ctx, s.options.StateDir)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		s.log.Warn("what an earlier core may have left running is not known", "error", err)
+	}
+	if pid != 0 {
+		s.log.Info("ended the plugin process that an earlier core had left running", "pid", pid)
+	}
+	return nil
+}
+
+// sleep waits until it is time for another attempt, or something is new.
+func (s *Supervisor) sleep(ctx context.Context, wait time.Duration) {
+	if wait <= 0 || ctx.Err() != nil {
+		return
+	}
+	s.report(func(status *Status) { status.NextAttempt = time.Now().Add(wait) })
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.wake:
+	case <-timer.C:
+	}
+	s.report(func(status *Status) { status.NextAttempt = time.Time{} })
+}
+
+// attempt starts a process and lives with it until it ends; it returns how
+// long to wait before the next.
+func (s *Supervisor) attempt(ctx context.Context) time.Duration {
+	image, err := s.choose()
+	if err != nil {
+		s.fault(StateMissing, err)
+		return missingLook
+	}
+	process, err := s.start(ctx, image)
+	if ctx.Err() != nil && process == nil {
+		return 0
+	}
+	if err != nil {
+		return s.crashed(image, false, 0, err)
+	}
+	err = s.live(ctx, process)
+	if err == nil {
+		return 0
+	}
+	acknowledged := false
+	select {
+	case <-process.ack:
+		acknowledged = true
+	default:
+	}
+	return s.crashed(image, acknowledged, time.Since(process.Started()), err)
+}
+
+// start launches an image and has it configured. When it fails nothing is left
+// of the process.
+func (s *Supervisor) start(ctx context.Context, image *image) (*Process, error) {
+	s.report(func(status *Status) {
+		status.State = StateStarting
+		status.Starts++
+	})
+	logger := s.log
+	process, err := launch(ctx, image, launchOptions{
+		runtimeDir: s.options.RuntimeDir, logDir: s.options.LogDir, logger: logger,
+		started: func(pid int, runtimeDir string) error { return writeRecord(s.options.StateDir, image, pid, runtimeDir) },
+		dropped: func(lines int) { s.droppedLines.Add(uint64(lines)) },
+	})
+	err = errors.Join(err, image.Close())
+	if process != nil && err == nil {
+		s.report(func(status *Status) {
+			status.Version, status.Path, status.SHA256 = image.Version.Original(), image.Path, image.sum
+			status.PID, status.Started = process.PID(), process.Started()
+		})
+		err = s.makeReady(ctx, process)
+	}
+	if err != nil {
+		if process != nil {
+			process.kill()
+		}
+		return nil, errors.Join(err, s.forget())
+	}
+	return process, nil
+}
+
+// makeReady calls OnReady, which ends early when the process does.
+func (s *Supervisor) makeReady(ctx context.Context, process *Process) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	finished := make(chan struct{})
+	defer close(finished)
+	go func() { // ends with this call
+		select {
+		case <-process.child.exited:
+			cancel()
+		case <-finished:
+		}
+	}()
+	err := s.options.OnReady(ctx, process)
+	if err != nil && process.child.waitFor(0) {
+		<-process.done
+		return fmt.Errorf("%w, while it was being configured: %w", process.end(), err)
+	}
+	return err
+}
+
+// live waits for the end of a process that is ready, or brings it about; the
+// error is nil when the supervisor wanted it.
+func (s *Supervisor) live(ctx context.Context, process *Process) error {
+	s.report(func(status *Status) { status.State = StateRunning })
+	s.log.Info("plugin is running", "version", process.image.Version.Original(), "pid", process.PID())
+	err := s.watch(ctx, process)
+	s.report(func(status *Status) { status.State = StateStopping })
+	s.options.OnGone(process, err)
+	switch {
+	case err == nil:
+		process.stop()
+	default:
+		process.kill() // which does nothing to one that has ended
+	}
+	s.report(clearProcess)
+	if err := s.forget(); err != nil {
+		s.log.Warn("plugin's process is noted though it has ended", "error", err)
+	}
+	return err
+}
+
+// watch waits for a reason to end the process, or its own end. On the way it
+// sees the version prove itself.
+func (s *Supervisor) watch(ctx context.Context, process *Process) error {
+	ack := process.ack
+	var proved <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case reason := <-process.failed:
+			return reason
+		case <-process.child.exited:
+			<-process.done
+			if ctx.Err() != nil { // both at once: it was told to end
+				return nil
+			}
+			return process.end()
+		case <-ack:
+			ack = nil
+			timer := time.NewTimer(time.Until(process.Started().Add(s.rules.young)))
+			defer timer.Stop()
+			proved = timer.C
+		case <-proved:
+			s.prove(process.image)
+		case <-s.wake:
+			if reason := s.reasonToRestart(process.image); reason != "" {
+				s.log.Info("plugin is being restarted", "reason", reason)
+				return nil
+			}
+		}
+	}
+}
 
 // Restart ends the process and starts the best version there is, forgetting
 // what crashed before. It returns at once; Status tells how it goes.
-func (s *Supervisor) Restart(reason string) {}
+func (s *Supervisor) Restart(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restart, s.pardon = reason, true
+	s.wakeUp()
+}
 
 // Reconfigure takes new settings, and restarts the plugin if another file is
-// now the one to run. It reports whether it does.
-func (s *Supervisor) Reconfigure(settings Settings) bool { return false }
-
-// Status tells how the plugin stands.
-func (s *Supervisor) Status() Status { return Status{} }
-
-// State of a plugin, in the words that operators read.
-type State string
-
-// The states of a plugin.
-const (
-	// StateStopped means that Run has not begun or has ended.
-	StateStopped State = "stopped"
-	// StateMissing means that no file may be run: Refusals and LastError say
-	// why.
-	StateMissing State = "missing"
-	// StateStarting means that the process is being started and configured.
-	StateStarting State = "starting"
-	// StateRunning means that it is ready.
-	StateRunning State = "running"
-	// StateBackoff means that it ended, or did not start, and will be started
-	// again at NextAttempt.
-	StateBackoff State = "restarting"
-	// StateHeld means that it crashed too often and that no version is left
-	// to go back to: what it put into the kernel stays, and it is tried again
-	// about once a minute.
-	StateHeld State = "held"
-	// StateStopping means that it is being ended.
-	StateStopping State = "stopping"
-)
-
-// Status of a plugin at one moment.
-type Status struct {
-	Name  string
-	State State
-	// Version, Path, SHA256 (hex), PID and Started are those of the process;
-	// empty while there is none.
-	Version string
-	Path    string
-	SHA256  string
-	PID     int
-	Started time.Time
-	// Starts counts the processes since Run began; Crashes those that ended,
-	// or failed to start, without being asked to.
-	Starts, Crashes uint64
-	// LastError is why the last process ended or did not start.
-	LastError     string
-	LastErrorTime time.Time
-	// NextAttempt is when it will be started again; zero while it runs.
-	NextAttempt time.Time
-	// LastGood is the last version that worked; empty if none did.
-	LastGood string
-	// RolledBackFrom is the version that crashed too often, while an older
-	// one runs in its place; empty otherwise.
-	RolledBackFrom string
-	// Refusals are files of this plugin that must not be run.
-	Refusals []Refusal
-	// DroppedLines counts lines of output that were not logged because there
-	// were too many.
-	DroppedLines uint64
+// now the one to run. It reports whether it does. A plugin that isn't running
+// is tried with the new settings at once.
+func (s *Supervisor) Reconfigure(settings Settings) bool {
+	s.mu.Lock()
+	changed := s.settings != settings
+	if changed {
+		s.settings, s.pardon = settings, true
+		s.wakeUp()
+	}
+	version, sum := s.status.Version, s.status.SHA256
+	s.mu.Unlock()
+	return changed && version != "" && !s.fits(settings, version, sum)
 }
+
+// fits tells whether a file is the one to run with these settings.
+func (s *Supervisor) fits(settings Settings, version, sum string) bool {
+	best, _, err := candidates(s.options.Dir, s.options.Name, settings.Constraint)
+	return err == nil && best[0].Version.Original() == version && sumFits(settings.SHA256, sum)
+}
+
+// reasonToRestart tells why the process of an image is to be replaced; empty
+// for not at all.
+func (s *Supervisor) reasonToRestart(i *image) string {
+	s.mu.Lock()
+	reason, settings := s.restart, s.settings
+	s.restart = ""
+	s.mu.Unlock()
+	if reason == "" && settings != s.chosenBy {
+		s.chosenBy = settings
+		if !s.fits(settings, i.Version.Original(), i.sum) {
+			reason = "the configuration wants another version"
+		}
+	}
+	return reason
+}
+
+func (s *Supervisor) takePardon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pardon {
+		s.trial = newTrial()
+	}
+	s.pardon, s.restart = false, ""
+}
+
+func (s *Supervisor) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// forget removes the note of the process.
+func (s *Supervisor) forget() error { return removeRecord(s.options.StateDir) }

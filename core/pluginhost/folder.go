@@ -1,0 +1,59 @@
+package pluginhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// longestSocket is what go-plugin makes of our folder: its path, with the NUL
+// at the end, must fit into the 108 bytes of a sockaddr_un.
+const (
+	longestSocket = "/patchbay-4294967295/plugin-dir4294967295/plugin4294967295"
+	socketPathMax = 107
+)
+
+// makeRuntimeDir makes a folder for the sockets of one process, which only the
+// agent's user may enter.
+func makeRuntimeDir(configured string) (string, error) {
+	var errs []error
+	for _, parent := range runtimeParents(configured) {
+		if len(parent)+len(longestSocket) > socketPathMax {
+			errs = append(errs, fmt.Errorf("%s is too long for the path of a socket", parent))
+			continue
+		}
+		dir, err := os.MkdirTemp(parent, "patchbay-") // mode 0700
+		if err == nil {
+			return dir, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("making a folder for sockets: %w", errors.Join(errs...))
+}
+
+// runtimeParents gives the places for short-lived folders, the best first.
+func runtimeParents(configured string) []string {
+	if configured != "" {
+		return []string{configured}
+	}
+	var parents []string
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && private(dir) {
+		parents = append(parents, dir)
+	}
+	if os.Geteuid() == 0 {
+		parents = append(parents, "/run")
+	}
+	return append(parents, os.TempDir(), "/tmp")
+}
+
+// private tells whether a folder is the agent's user's alone: after su or sudo
+// the variable may name another's.
+func private(dir string) bool {
+	info, err := os.Stat(dir)
+	if err != nil || !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
+}
