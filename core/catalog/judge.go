@@ -176,13 +176,13 @@ func (c *Catalog) leaseVIPs(e *entry, j *judgement, now time.Time) {
 		}
 	case wanted:
 		lease, err := c.leases.Claim(j.policy.Pool, e.name)
+		held := err == nil
 		if err != nil {
-			c.refuseLease(j, err, now)
-			// What it holds it keeps, whatever became of the pool.
-			_, e.usesLease = c.leases.Lease(e.name)
-			return
+			// What it has it keeps, whatever became of the pool.
+			lease, held = c.leases.Lease(e.name)
+			c.refuseLease(j, err, held, now)
 		}
-		j.vips, j.rank.since, e.usesLease = lease.Addresses, lease.Since, true
+		j.vips, j.rank.since, e.usesLease = lease.Addresses, lease.Since, held
 	case j.service != nil || len(c.unread()) > 0:
 		// Rejected for now: it keeps the address that it has.
 		lease, held := c.leases.Lease(e.name)
@@ -190,17 +190,25 @@ func (c *Catalog) leaseVIPs(e *entry, j *judgement, now time.Time) {
 	}
 }
 
-func (c *Catalog) refuseLease(j *judgement, err error, now time.Time) {
+// refuseLease says why there is no new lease. A service that has one all the
+// same goes on with it.
+func (c *Catalog) refuseLease(j *judgement, err error, held bool, now time.Time) {
+	after := c.retry
+	if errors.Is(err, vip.ErrExhausted) {
+		after = exhaustedRetry
+	}
 	switch {
 	case errors.Is(err, vip.ErrNoPool):
 		j.reject(fmt.Sprintf("no vip_pool %q", j.policy.Pool))
+		return
+	case held:
+		j.notes = append(j.notes, "it keeps the address that it has: "+err.Error())
 	case errors.Is(err, vip.ErrExhausted):
-		j.retryAt = now.Add(exhaustedRetry)
 		j.reject("no address: " + err.Error())
 	default:
-		j.retryAt = now.Add(c.retry)
 		j.reject("no address yet: " + err.Error())
 	}
+	j.retryAt = now.Add(after)
 }
 
 // exhaustedRetry is how often a service asks an exhausted pool again.
