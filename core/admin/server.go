@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // Backend is what the API shows and does; the agent is one. All methods may be
@@ -75,8 +76,11 @@ func NewServer(backend Backend, registry *prometheus.Registry, logger hclog.Logg
 // Serve answers the whole API on a listener, in the background until Close.
 func (s *Server) Serve(listener net.Listener) { s.serve(listener, s.Handler()) }
 
-// ServeHealth answers /metrics and /healthz alone, for TCP.
-func (s *Server) ServeHealth(listener net.Listener) { s.serve(listener, s.HealthHandler()) }
+// ServeHealth answers /metrics and /healthz alone, for TCP: anybody may connect
+// there, so the number of connections is bounded too.
+func (s *Server) ServeHealth(listener net.Listener) {
+	s.serve(netutil.LimitListener(listener, maxRequests), s.HealthHandler())
+}
 
 func (s *Server) serve(listener net.Listener, handler http.Handler) {
 	server := &http.Server{

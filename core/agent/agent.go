@@ -236,6 +236,9 @@ func (a *Agent) run(ctx context.Context, cfg *config.Config, diagnostics *config
 		a.log.Info("stopping")
 		stop()
 		stopCarriers()
+		// Who changes the configuration just now comes to an end first, and
+		// nobody begins any more: the semaphore is never released.
+		a.changing <- struct{}{}
 		a.wg.Wait()
 		a.log.Info("stopped")
 	}()

@@ -26,9 +26,9 @@ type candidate struct {
 }
 
 // Reload implements admin.Backend.
-func (a *Agent) Reload(ctx context.Context) (admin.Reload, error) {
-	// Half a reload because a client went away would be worse than a late one.
-	return a.reload(context.WithoutCancel(ctx), "api"), nil
+func (a *Agent) Reload(context.Context) (admin.Reload, error) {
+	// A client that goes away does not stop half a reload; the agent's end does.
+	return a.reload(a.running, "api"), nil
 }
 
 // reload loads the files anew and brings them into force, or leaves everything

@@ -45,16 +45,6 @@ func TestServicesOfAFile(t *testing.T) {
 service "nowhere" {
   port = 80
 }
-service "twin" {
-  vip  = ["198.18.0.200"]
-  port = 80
-  endpoint { address = "203.0.113.1:80" }
-}
-service "twin-too" {
-  vip  = ["198.18.0.200"]
-  port = 80
-  endpoint { address = "203.0.113.1:80" }
-}
 `))
 	h.start()
 	web := h.awaitService("web", admin.StateOK, "")
@@ -62,8 +52,6 @@ service "twin-too" {
 		t.Errorf("web is %+v", web)
 	}
 	h.awaitService("nowhere", admin.StateRejected, "")
-	h.awaitService("twin", admin.StateOK, "")
-	h.awaitService("twin-too", admin.StateRejected, "twin")
 
 	stdout, stderr, code := h.cli("services")
 	if code != 0 || stderr != "" {
@@ -80,7 +68,7 @@ service "twin-too" {
 		t.Fatal(err)
 	}
 	printed, asked := decode[admin.ServiceList](t, stdout), decode[admin.ServiceList](t, body)
-	if len(printed.Services) != 4 || printed.Revision != asked.Revision {
+	if len(printed.Services) != 2 || printed.Revision != asked.Revision {
 		t.Errorf("the command line prints %+v, the API gives %+v", printed, asked)
 	}
 }

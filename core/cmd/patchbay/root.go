@@ -103,7 +103,7 @@ func init() {
 
 func showHelp(cmd *cobra.Command, args []string) error {
 	target, _, err := cmd.Root().Find(args)
-	if err != nil || target == nil {
+	if err != nil || target == nil || target == cmd.Root() && len(args) > 0 {
 		return fmt.Errorf("there is no command %q", strings.Join(args, " "))
 	}
 	return target.Help()
