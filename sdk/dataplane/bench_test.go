@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
@@ -33,6 +34,7 @@ func BenchmarkApplyFull(b *testing.B) {
 			r := newRig(b, newQuiet())
 			r.configure(b, "", "")
 			services, revision := many(n), uint64(0)
+			defer reportCPU(b)()
 			for b.Loop() {
 				revision++
 				if _, err := r.client.Apply(context.Background(), dataplane.Change{Revision: revision, Full: true, Upserts: services}); err != nil {
@@ -55,6 +57,7 @@ func BenchmarkApplyDifference(b *testing.B) {
 				b.Fatal(err)
 			}
 			versions := []*dataplane.Service{service("service-5", 9), service("service-5", 10)}
+			defer reportCPU(b)()
 			for b.Loop() {
 				change := dataplane.Change{Revision: revision + 1, Base: revision, Upserts: versions[revision%2 : revision%2+1]}
 				if _, err := r.client.Apply(context.Background(), change); err != nil {
@@ -64,4 +67,18 @@ func BenchmarkApplyDifference(b *testing.B) {
 			}
 		})
 	}
+}
+
+// reportCPU tells the processor time of both ends, which a busy machine changes
+// less than the time on the clock.
+func reportCPU(b *testing.B) func() {
+	used := func() (us int64) {
+		var r syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+			b.Fatal(err)
+		}
+		return r.Utime.Nano()/1000 + r.Stime.Nano()/1000
+	}
+	before := used()
+	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-us/op") }
 }

@@ -23,12 +23,12 @@ type collector struct {
 	transaction
 	begun, committed bool
 	deleted          map[string]bool
-	names            interner
+	names            *places
 }
 
 func newCollector() *collector {
 	return &collector{
-		transaction: transaction{upserts: map[string]*Service{}}, deleted: map[string]bool{}, names: interner{},
+		transaction: transaction{upserts: map[string]*Service{}}, deleted: map[string]bool{}, names: newPlaces(),
 	}
 }
 

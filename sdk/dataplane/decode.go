@@ -33,23 +33,35 @@ func checkID(id string) error {
 }
 
 // interner keeps one copy of each zone and node name, of which a full Apply
-// holds hundreds of thousands.
-type interner map[string]string
+// holds hundreds of thousands. The last one comes again more often than not.
+type interner struct {
+	last  string
+	names map[string]string
+}
 
-func (in interner) intern(s string) string {
-	if s == "" {
-		return ""
+func (in *interner) intern(s string) string {
+	if s == in.last {
+		return in.last
 	}
-	if kept, ok := in[s]; ok {
-		return kept
+	kept, ok := in.names[s]
+	if !ok {
+		kept = s
+		in.names[s] = s
 	}
-	in[s] = s
-	return s
+	in.last = kept
+	return kept
+}
+
+// places interns the names of zones and those of nodes.
+type places struct{ zones, nodes interner }
+
+func newPlaces() *places {
+	return &places{zones: interner{names: map[string]string{}}, nodes: interner{names: map[string]string{}}}
 }
 
 // decodeService checks everything but the endpoints' and frontends' being
 // unique and the options, which [prepare] does.
-func decodeService(m *pb.Service, names interner) (*Service, error) {
+func decodeService(m *pb.Service, names *places) (*Service, error) {
 	s := &Service{ID: m.GetId(), Balance: m.GetBalance(), OptionsJSON: m.GetOptionsJson()}
 	if err := checkID(s.ID); err != nil {
 		return nil, err
@@ -126,7 +138,7 @@ func decodeFrontend(m *pb.Frontend) (Frontend, error) {
 	}, nil
 }
 
-func decodeEndpoints(m *pb.Service, names interner) ([]Endpoint, error) {
+func decodeEndpoints(m *pb.Service, names *places) ([]Endpoint, error) {
 	if len(m.GetEndpoints()) == 0 {
 		return nil, nil
 	}
@@ -139,7 +151,7 @@ func decodeEndpoints(m *pb.Service, names interner) ([]Endpoint, error) {
 	return out, nil
 }
 
-func decodeEndpoint(into *Endpoint, m *pb.Endpoint, names interner) error {
+func decodeEndpoint(into *Endpoint, m *pb.Endpoint, names *places) error {
 	address, err := decodeAddress(m.GetAddress())
 	if err != nil {
 		return err
@@ -158,8 +170,11 @@ func decodeEndpoint(into *Endpoint, m *pb.Endpoint, names interner) error {
 		into.DrainDeadline = d.AsTime()
 	}
 	into.Address, into.Weight, into.State = netip.AddrPortFrom(address, port), m.GetWeight(), EndpointState(m.GetState())
-	into.Zone, into.Node, into.Local = names.intern(m.GetZone()), names.intern(m.GetNode()), m.GetLocal()
-	return checkPlaces(into)
+	into.Zone, into.Node, into.Local = names.zones.intern(m.GetZone()), names.nodes.intern(m.GetNode()), m.GetLocal()
+	if len(into.Zone) > maxPlaceLength || len(into.Node) > maxPlaceLength {
+		return fmt.Errorf("a zone or a node has a name of at most %d bytes", maxPlaceLength)
+	}
+	return nil
 }
 
 func decodeAddress(b []byte) (netip.Addr, error) {

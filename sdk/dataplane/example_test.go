@@ -40,7 +40,7 @@ func ExampleClient_Apply() {
 	if err != nil {
 		panic(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	client := dataplane.NewClient(conn)
 
 	all := []*dataplane.Service{{ID: "db"}, {ID: "web"}}

@@ -11,14 +11,14 @@ const window = 1 << 20
 func GRPCServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window),
-		grpc.MaxRecvMsgSize(maxMessageSize), grpc.SharedWriteBuffer(true),
+		grpc.MaxRecvMsgSize(maxMessageSize),
 	}
 }
 
 // GRPCDialOptions are what a host uses besides transport credentials.
 func GRPCDialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window), grpc.WithSharedWriteBuffer(true),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4 * maxMessageSize)),
 	}
 }

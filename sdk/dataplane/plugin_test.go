@@ -24,7 +24,7 @@ import (
 	"github.com/patchbay-proxy/patchbay/sdk/schema"
 )
 
-var comparable = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
+var addressesCompare = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
 
 func TestDescribe(t *testing.T) {
 	d := newRecorder()
@@ -83,7 +83,7 @@ func TestConfigure(t *testing.T) {
 		StateDir: dir, NodeAddresses: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("2001:db8::5")},
 		Pools: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, LocalNetworks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")},
 	}
-	if diff := cmp.Diff(want, d.configs[0], comparable); diff != "" {
+	if diff := cmp.Diff(want, d.configs[0], addressesCompare); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	for name, c := range map[string]struct {
@@ -291,7 +291,7 @@ func TestServiceArrivesWhole(t *testing.T) {
 		t.Errorf("options (-want +got)\n%s", diff)
 	}
 	if !s.Equal(got) {
-		t.Errorf("(-want +got)\n%s", cmp.Diff(s, got, comparable, cmpopts.IgnoreFields(*s, "Options")))
+		t.Errorf("(-want +got)\n%s", cmp.Diff(s, got, addressesCompare, cmpopts.IgnoreFields(*s, "Options")))
 	}
 }
 

@@ -96,7 +96,7 @@ func startProcess(t *testing.T, extraEnv ...string) *process {
 	go func() { p.exited <- p.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
-		p.wait(t)
+		_ = p.wait(t)
 		_ = os.RemoveAll(dir)
 	})
 	p.socket = p.handshake(t)

@@ -283,6 +283,11 @@ func (s *Server) Apply(stream grpc.ClientStreamingServer[pb.ApplyRequest, pb.App
 	return stream.SendAndClose(response)
 }
 
+// manyServices are enough for the messages of one Apply to weigh several times
+// what is kept of them. Such an Apply is rare; the memory is given back at once,
+// as it may be long before the next one.
+const manyServices = 1000
+
 func (s *Server) commit(ctx context.Context, tx *transaction) (*pb.ApplyResponse, error) {
 	release, err := s.serveTurn(ctx)
 	if err != nil {
@@ -311,6 +316,9 @@ func (s *Server) commit(ctx context.Context, tx *transaction) (*pb.ApplyResponse
 	failed := s.concerned(update)
 	s.state.succeed(update, failed)
 	maps.Copy(failed, refused)
+	if len(tx.order) >= manyServices {
+		s.workers.Go(debug.FreeOSMemory)
+	}
 	return respond(update, failed, time.Since(start)), nil
 }
 
