@@ -97,7 +97,7 @@ func New(options Options) (*Catalog, error) {
 	if err := c.revision.load(options.StatePath, c.now, c.log); err != nil {
 		return nil, err
 	}
-	c.current.Store(NewSnapshot(c.revision.last, c.now()))
+	c.current.Store(EmptySnapshot().Next(c.revision.last, c.now(), nil, nil))
 	return c, nil
 }
 
@@ -120,7 +120,7 @@ func newCatalog(options Options) *Catalog {
 		rivals:  newRivals(),
 		dirty:   map[*entry]struct{}{},
 	}
-	c.inbox.init()
+	c.inbox.wake = make(chan struct{}, 1)
 	c.policy.set(Policy{Config: &config.Config{}})
 	return c
 }

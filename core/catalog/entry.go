@@ -269,7 +269,7 @@ func (c *Catalog) publish(before map[*entry]*Service) {
 		revision = c.revision.next()
 	}
 	slices.Sort(ids)
-	next := last.With(revision, c.now(), upserts, removed)
+	next := last.Next(revision, c.now(), upserts, removed)
 	next.Unread = unread
 	c.current.Store(next)
 	for _, s := range c.subscribers {

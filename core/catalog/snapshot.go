@@ -44,14 +44,12 @@ type Service struct {
 	Instances []source.Instance
 }
 
-// NewSnapshot makes a snapshot of these services, whose ids differ.
-func NewSnapshot(revision uint64, at time.Time, services ...*Service) *Snapshot {
-	return (&Snapshot{services: iradix.New[*Service]()}).With(revision, at, services, nil)
-}
+// EmptySnapshot is the state before anything is known, at revision 0.
+func EmptySnapshot() *Snapshot { return &Snapshot{services: iradix.New[*Service]()} }
 
-// With gives the snapshot that follows s: some services put in, or in the
-// place of those with the same id, and others taken out. s stays as it is.
-func (s *Snapshot) With(revision uint64, at time.Time, upserts []*Service, removed []string) *Snapshot {
+// Next makes the snapshot that follows, with these services added or replaced
+// and those ids gone; s stays as it is.
+func (s *Snapshot) Next(revision uint64, made time.Time, upserts []*Service, removed []string) *Snapshot {
 	txn := s.services.Txn()
 	for _, v := range upserts {
 		txn.Insert([]byte(v.ID), v)
@@ -59,7 +57,7 @@ func (s *Snapshot) With(revision uint64, at time.Time, upserts []*Service, remov
 	for _, id := range removed {
 		txn.Delete([]byte(id))
 	}
-	return &Snapshot{Revision: revision, Time: at, Unread: s.Unread, services: txn.Commit()}
+	return &Snapshot{Revision: revision, Time: made, Unread: s.Unread, services: txn.Commit()}
 }
 
 // Get gives the service of that id, or nil.

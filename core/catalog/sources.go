@@ -14,7 +14,8 @@ type inbox struct {
 	// wake holds one token while there is something.
 	wake chan struct{}
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// pending changes and status by source; nil for none.
 	pending map[string]*pending
 	status  map[string]source.Status
 }
@@ -46,14 +47,11 @@ func (p *pending) add(changes source.Changes) {
 	}
 }
 
-func (i *inbox) init() {
-	i.wake = make(chan struct{}, 1)
-	i.pending = map[string]*pending{}
-	i.status = map[string]source.Status{}
-}
-
 func (i *inbox) change(name string, changes source.Changes) {
 	i.mu.Lock()
+	if i.pending == nil {
+		i.pending = map[string]*pending{}
+	}
 	if p := i.pending[name]; p != nil {
 		p.add(changes)
 	} else {
@@ -65,6 +63,9 @@ func (i *inbox) change(name string, changes source.Changes) {
 
 func (i *inbox) setStatus(name string, status source.Status) {
 	i.mu.Lock()
+	if i.status == nil {
+		i.status = map[string]source.Status{}
+	}
 	i.status[name] = status
 	i.mu.Unlock()
 	i.signal()
@@ -81,12 +82,7 @@ func (i *inbox) take() (map[string]*pending, map[string]source.Status) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	p, s := i.pending, i.status
-	if len(p) > 0 {
-		i.pending = map[string]*pending{}
-	}
-	if len(s) > 0 {
-		i.status = map[string]source.Status{}
-	}
+	i.pending, i.status = nil, nil
 	return p, s
 }
 
