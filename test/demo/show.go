@@ -190,7 +190,7 @@ func (d *demo) services() error {
 
 // round takes one backend away and puts it back.
 func (d *demo) round(b *backend) error {
-	if err := d.traffic("all three are up", 2); err != nil {
+	if err := d.traffic("all three are up, "+d.weights(), 2); err != nil {
 		return err
 	}
 	b.down()
@@ -222,6 +222,19 @@ func (d *demo) round(b *backend) error {
 		}
 		return nil
 	})
+}
+
+// weights says which shares web's backends have.
+func (d *demo) weights() string {
+	list, err := d.client.Endpoints(d.ctx, "web")
+	if err != nil {
+		return "weights unknown"
+	}
+	var each []string
+	for _, e := range list.Endpoints {
+		each = append(each, fmt.Sprint(e.Weight))
+	}
+	return "weights " + strings.Join(each, ", ")
 }
 
 // traffic sends some batches of requests to web, a line for each; none may
