@@ -284,6 +284,8 @@ func (c *Catalog) logChange(old, s *Service) {
 		was = old.Rejected
 	}
 	switch {
+	case s.Source == "" && len(c.unread()) > 0:
+		c.log.Debug("service is waited for", "service", s.ID, "reason", s.Rejected)
 	case s.Rejected != "" && s.Rejected != was:
 		c.log.Warn("service is not carried", "service", s.ID, "reason", s.Rejected)
 	case s.Rejected == "" && was != "":

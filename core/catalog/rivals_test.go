@@ -88,6 +88,23 @@ func TestConflicts(t *testing.T) {
 		w.unsay("consul", "a")
 		w.want("b", "ipvs at virtual:10.96.0.1:81/tcp")
 	})
+	t.Run("an external address is no VIP, unless it is one of another service", func(t *testing.T) {
+		out := func(port uint16, plane string) func(*config.Service) {
+			return func(b *config.Service) { b.External, b.Port, b.Dataplane = addresses("203.0.113.1"), port, plane }
+		}
+		w := newWorld(t, blocks(block("a", out(1, "userspace")), block("b", out(2, "ipvs")), block("c", at("203.0.113.1"), func(b *config.Service) { b.Port = 3 })), "consul").read()
+		w.say("consul", service("a"), service("b"))
+		w.want("a", "userspace at external:203.0.113.1:1/tcp")
+		w.want("b", "ipvs at external:203.0.113.1:2/tcp")
+		w.say("consul", service("c"))
+		w.want("a", "userspace at external:203.0.113.1:1/tcp")
+		w.want("b", "ipvs at external:203.0.113.1:2/tcp")
+		w.want("c", `rejected: VIP 203.0.113.1 belongs to dataplane "ipvs", because of service "b", whose name comes first`)
+		w.unsay("consul", "b")
+		w.want("c", "userspace at virtual:203.0.113.1:3/tcp")
+		w.say("consul", service("a"), service("b"))
+		w.want("b", "ipvs at external:203.0.113.1:2/tcp")
+	})
 	t.Run("the node's addresses belong to all dataplanes", func(t *testing.T) {
 		w := newWorld(t, blocks(block("a", func(b *config.Service) { b.NodePort = 1 }), block("b", func(b *config.Service) { b.NodePort, b.Dataplane = 2, "ipvs" })), "consul").read()
 		w.say("consul", service("a"), service("b"))

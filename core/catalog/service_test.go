@@ -125,6 +125,38 @@ func TestName(t *testing.T) {
 	}
 }
 
+// TestMeta: each argument that a discovered service can set itself.
+func TestMeta(t *testing.T) {
+	w := newWorld(t, withPool(blocks(), "10.96.0.0/24"), "consul").read()
+	w.say("consul", withMeta(service("s", "10.1.0.1:80", "10.1.0.2:80 warning zone=z1", "10.1.0.3:80 zone=z1"),
+		"patchbay-port", "81", "patchbay-vip", "10.97.0.1", "patchbay-protocols", "tcp, udp", "patchbay-node-port", "30080",
+		"patchbay-external", "203.0.113.1", "patchbay-dataplane", "ipvs", "patchbay-balance", "maglev", "patchbay-affinity", "10m",
+		"patchbay-warning", "drop", "patchbay-prefer", "zone", "patchbay-allow", "10.0.0.0/8, fd00::/8", "patchbay-masquerade", "never",
+		"patchbay-on-empty", "drop", "patchbay-on-drain-end", "reset", "patchbay-drain", "1m", "patchbay-pool", "default"))
+	w.want("s",
+		"ipvs at node:10.0.0.5:30080/tcp node:10.0.0.5:30080/udp virtual:10.97.0.1:81/tcp virtual:10.97.0.1:81/udp external:203.0.113.1:81/tcp external:203.0.113.1:81/udp",
+		"  10.1.0.3:80 1 active")
+	d := *w.cat.Snapshot().Get("s").Desired
+	d.Frontends, d.Endpoints = nil, nil
+	want := dataplane.Service{
+		ID: "s", Balance: "maglev", Affinity: 10 * time.Minute, Allow: prefixes("10.0.0.0/8", "fd00::/8"),
+		Masquerade: dataplane.MasqueradeNever, OnEmpty: dataplane.EmptyDrop, OnDrainEnd: dataplane.DrainEndReset,
+	}
+	if !d.Equal(&want) {
+		t.Errorf("service is %+v, want %+v", d, want)
+	}
+	for key, value := range map[string]string{
+		"port": "0", "vip": "web", "protocols": "http", "node-port": "70000", "external": "10.0.0.0/8", "affinity": "-1s", "warning": "ignore",
+		"prefer": "rack", "masquerade": "Never", "on-empty": "", "on-drain-end": "cut", "drain": "30",
+	} {
+		w.say("consul", withMeta(&source.Service{Name: "s", Port: 80}, "patchbay-"+key, value))
+		s := w.cat.Snapshot().Get("s")
+		if s.Desired == nil || len(s.Notes) != 1 || !strings.HasPrefix(s.Notes[0], "meta patchbay-"+key+" = ") {
+			t.Errorf("with %s = %q the service is\n%s", key, value, show(s))
+		}
+	}
+}
+
 // TestHealth is the table of health against policy, for an endpoint that is
 // new and for one that has been in use.
 func TestHealth(t *testing.T) {

@@ -182,7 +182,7 @@ func service(name string, check *config.Check, endpoints ...string) *config.Serv
 
 // serve lets handle have every connection to a port of its own, until the end
 // of the test.
-func serve(t *testing.T, handle func(net.Conn)) (address string, stop func()) {
+func serve(t testing.TB, handle func(net.Conn)) (address string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,7 +191,7 @@ func serve(t *testing.T, handle func(net.Conn)) (address string, stop func()) {
 	return l.Addr().String(), serveOn(t, l, handle)
 }
 
-func serveOn(t *testing.T, l net.Listener, handle func(net.Conn)) (stop func()) {
+func serveOn(t testing.TB, l net.Listener, handle func(net.Conn)) (stop func()) {
 	var mu sync.Mutex
 	var closed bool
 	conns := map[net.Conn]bool{}
