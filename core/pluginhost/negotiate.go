@@ -47,17 +47,12 @@ func (p *Process) negotiate(ctx context.Context, options launchOptions) (net.Add
 	return addr, nil
 }
 
-// shorten puts go-plugin's advice of many lines into one, with what the plugin
-// printed.
+// shorten puts go-plugin's advice of many lines into one.
 func shorten(err error, p *Process) error {
-	text := strings.Join(strings.Fields(err.Error()), " ")
 	if p.child == nil { // our own error, which go-plugin has handed on
 		return err
 	}
-	if words := p.output.log.lastWords(); words != "" {
-		text += "; it printed: " + strconv.Quote(words)
-	}
-	return errors.New(text)
+	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
 }
 
 // processRunner is a process as go-plugin wants to see it.

@@ -69,7 +69,7 @@ func launch(ctx context.Context, i *image, options launchOptions) (_ *Process, e
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(p.explain(ctx, err), p.abort())
+			err = p.abort(ctx, err)
 		}
 	}()
 	if p.runtimeDir, err = makeRuntimeDir(options.runtimeDir); err != nil {
@@ -142,24 +142,35 @@ func (p *Process) describe(ctx context.Context) error {
 	return nil
 }
 
-// explain adds to the error of a launch what is known of the process.
-func (p *Process) explain(ctx context.Context, err error) error {
+// abort undoes a launch that failed, and adds to its error what is known of the
+// process.
+func (p *Process) abort(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	if p.child != nil && p.child.waitFor(50*time.Millisecond) {
-		err = fmt.Errorf("%s: %w", p.child.fate(), err)
-	}
-	return err
-}
-
-// abort undoes a launch that failed.
-func (p *Process) abort() error {
 	if p.child != nil {
+		if p.child.waitFor(50 * time.Millisecond) { // not by our doing
+			err = fmt.Errorf("it %s: %w", p.child.fate(), err)
+		}
 		p.child.kill()
 		<-p.child.exited
 	}
-	return p.cleanUp()
+	left := p.cleanUp()
+	if words := p.lastWords(); words != "" {
+		err = fmt.Errorf("%w; it printed %s", err, words)
+	}
+	return errors.Join(err, left)
+}
+
+// lastWords gives what the process printed last, once the output is closed.
+func (p *Process) lastWords() string {
+	if p.output == nil {
+		return ""
+	}
+	if words := p.output.log.lastWords(); words != "" {
+		return strconv.Quote(words)
+	}
+	return ""
 }
 
 // cleanUpAfter waits for the end of a process that was launched. It is the
@@ -247,9 +258,8 @@ func (p *Process) Fail(reason error) {
 
 // end gives the reason why the process has ended, once done is closed.
 func (p *Process) end() error {
-	words := p.output.log.lastWords()
-	if words == "" {
-		return errors.New("it " + p.child.fate())
+	if words := p.lastWords(); words != "" {
+		return fmt.Errorf("it %s; it printed %s", p.child.fate(), words)
 	}
-	return fmt.Errorf("it %s; its last words: %s", p.child.fate(), strconv.Quote(words))
+	return errors.New("it " + p.child.fate())
 }
