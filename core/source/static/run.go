@@ -24,8 +24,11 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	defer s.save()
 	defer parts.Wait()
 
+	s.mu.Lock()
+	s.retell = true
+	s.mu.Unlock()
 	told := map[string]*source.Service{}
-	s.tell(sink, told, true)
+	s.tell(sink, told)
 	save := time.NewTicker(s.options.SaveInterval)
 	defer save.Stop()
 	for {
@@ -33,19 +36,20 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.changed:
-			s.tell(sink, told, false)
+			s.tell(sink, told)
 		case <-save.C:
 			s.save()
 		}
 	}
 }
 
-// tell gives sink the services that differ from what it was told, with
-// replace all of them.
-func (s *Source) tell(sink source.Sink, told map[string]*source.Service, replace bool) {
-	changes := source.Changes{Replace: replace}
+// tell gives sink the services that differ from what it was told; after Set all
+// of them, because sink may have been given a Preview meanwhile that is older
+// than what it was told.
+func (s *Source) tell(sink source.Sink, told map[string]*source.Service) {
 	s.mu.Lock()
-	if replace {
+	changes := source.Changes{Replace: s.retell}
+	if s.retell {
 		for name := range s.blocks {
 			s.dirty[name] = struct{}{}
 		}
@@ -59,18 +63,22 @@ func (s *Source) tell(sink source.Sink, told map[string]*source.Service, replace
 			delete(told, name)
 			continue
 		}
-		if built := s.build(block); !equal(told[name], built) {
+		built := s.build(block)
+		if !equal(told[name], built) {
 			told[name] = built
-			changes.Upserts = append(changes.Upserts, built)
+		} else if !s.retell {
+			continue
 		}
+		changes.Upserts = append(changes.Upserts, told[name])
 	}
 	clear(s.dirty)
+	s.retell = false
 	read := true
 	for _, h := range s.hosts {
 		read = read && h.tried
 	}
 	s.mu.Unlock()
-	if replace || len(changes.Upserts) > 0 || len(changes.Removed) > 0 {
+	if changes.Replace || len(changes.Upserts) > 0 || len(changes.Removed) > 0 {
 		sink.Change(source.Static, changes)
 	}
 	sink.SetStatus(source.Static, source.Status{Read: read})

@@ -109,6 +109,8 @@ type Source struct {
 	}
 	// dirty are services to tell the sink about, or to take back.
 	dirty map[string]struct{}
+	// retell is set while the sink is to be told everything again.
+	retell bool
 	// unsaved is set while the state differs from the saved one.
 	unsaved bool
 }
@@ -163,13 +165,15 @@ func New(options Options) *Source {
 func (s *Source) Name() string { return source.Static }
 
 // Set gives the source all service blocks; those without endpoints are left to
-// other sources. Nothing is checked before Run. It may be called at any time.
+// other sources. Nothing is checked before Run. It may be called at any time;
+// a service that comes out the same is told as the same *source.Service.
 func (s *Source) Set(services []*config.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.blocks {
 		s.touch(name)
 	}
+	s.retell = true
 	s.blocks = map[string]*config.Service{}
 	for _, block := range services {
 		if block.Static() {

@@ -42,6 +42,21 @@ func TestInstances(t *testing.T) {
 	}
 }
 
+// TestSetTellsEverything: a reload may have given the catalog a preview that is
+// older than the last change it was told; Set puts that right.
+func TestSetTellsEverything(t *testing.T) {
+	address, stop := serve(t, hang)
+	stop()
+	blocks := []*config.Service{service("web", quick(func(c *config.Check) { c.Interval = time.Hour }), address)}
+	r := run(t, Options{}, blocks...)
+	old := r.Preview(blocks)
+	down := address + " down connection refused"
+	r.want(t, "web", down)
+	r.sink.Change(source.Static, source.Changes{Upserts: []*source.Service{{Name: "web", Instances: old[0].Instances[:0]}}, Replace: true})
+	r.Set(blocks)
+	r.want(t, "web", down)
+}
+
 // TestHealthFollowsTheEndpoint: down when it goes, up when it is back.
 func TestHealthFollowsTheEndpoint(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

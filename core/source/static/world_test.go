@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -34,8 +35,9 @@ type sink struct {
 	mu       sync.Mutex
 	services map[string]*source.Service
 	status   source.Status
-	changes  int
-	changed  chan struct{}
+	// changes that were any.
+	changes int
+	changed chan struct{}
 }
 
 func newSink() *sink {
@@ -45,6 +47,7 @@ func newSink() *sink {
 func (s *sink) Change(name string, changes source.Changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := maps.Clone(s.services)
 	if changes.Replace {
 		clear(s.services)
 	}
@@ -54,7 +57,9 @@ func (s *sink) Change(name string, changes source.Changes) {
 	for _, n := range changes.Removed {
 		delete(s.services, n)
 	}
-	s.changes++
+	if !maps.Equal(before, s.services) {
+		s.changes++
+	}
 	s.signal()
 }
 
