@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -45,35 +46,57 @@ var (
 // minInterval is the shortest time between two rounds of anything.
 const minInterval = 100 * time.Millisecond
 
-// decode fills the Config from the files. The defaults block applies to
-// services of every file, so services come last.
-func (l *loader) decode(bodies []fileBody) {
-	l.defined, l.declared = map[string]hcl.Range{}, map[string]int{}
-	template := newServiceBlock()
-	contents := make([]content, len(bodies))
-	for i, b := range bodies {
-		contents[i] = l.report.content(b.body, rootShape)
-		r := l.report.reader(b.file)
-		l.decodeRoot(r, contents[i], filepath.Dir(b.file))
-		for _, block := range contents[i].blocks {
-			l.decodeBlock(r, block, b.file, template)
+// fileParts is what one file holds: its services read, all else as parsed.
+type fileParts struct {
+	file     string
+	report   *report
+	attrs    hcl.Attributes
+	blocks   hcl.Blocks
+	services []*serviceBlock
+}
+
+func newFileParts(file string, src *sources) *fileParts {
+	return &fileParts{file: file, report: newReport(src), attrs: hcl.Attributes{}}
+}
+
+// take adds the contents of a body, which is the file or a piece of it.
+func (p *fileParts) take(body hcl.Body) {
+	c := p.report.content(body, rootShape)
+	r := p.report.reader(p.file)
+	maps.Copy(p.attrs, c.attrs)
+	for _, b := range c.blocks {
+		if b.Type == "service" {
+			p.services = append(p.services, readService(r, b))
+		} else {
+			p.blocks = append(p.blocks, b)
 		}
-	}
-	seen := map[string]hcl.Range{}
-	for i, b := range bodies {
-		r := l.report.reader(b.file)
-		for _, block := range contents[i].blocks {
-			if block.Type == "service" {
-				l.decodeService(r, block, template, seen)
-			}
-		}
-		contents[i] = content{} // lets go of what the parser made
 	}
 }
 
-func (l *loader) decodeRoot(r reader, c content, dir string) {
+// decode fills the Config from the files. The defaults block applies to
+// services of every file, so services come last.
+func (l *loader) decode(parts []*fileParts) {
+	l.defined, l.declared = map[string]hcl.Range{}, map[string]int{}
+	defaults := newServiceBlock()
+	for _, p := range parts {
+		r := l.report.reader(p.file)
+		l.decodeRoot(r, p.attrs, filepath.Dir(p.file))
+		for _, block := range p.blocks {
+			l.decodeBlock(r, block, p.file, defaults)
+		}
+	}
+	l.serviceAt = map[string]hcl.Range{}
+	for _, p := range parts {
+		l.report.join(p.report)
+		for _, s := range p.services {
+			l.addService(s, defaults)
+		}
+	}
+}
+
+func (l *loader) decodeRoot(r reader, attrs hcl.Attributes, dir string) {
 	once := func(name string) *hcl.Attribute {
-		a := c.attrs[name]
+		a := attrs[name]
 		if a == nil || !l.once(name, a.Range, a.NameRange) {
 			return nil
 		}
@@ -111,7 +134,7 @@ func (l *loader) once(what string, at, name hcl.Range) bool {
 // place names a position for a message.
 func place(r hcl.Range) string { return fmt.Sprintf("%s:%d", printable(r.Filename), r.Start.Line) }
 
-func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, template *serviceBlock) {
+func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, defaults *serviceBlock) {
 	defer func() { l.report.within = "" }()
 	l.report.within = header(b)
 	l.declared[b.Type]++
@@ -127,7 +150,8 @@ func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, template *serv
 	case "node":
 		l.decodeNode(r, b)
 	case "defaults":
-		template.decode(r, l.report.content(b.Body, defaultsShape))
+		defaults.decode(r, l.report.content(b.Body, defaultsShape))
+		defaults.inheritCheck(l.report, newServiceBlock())
 	case "vip_pool":
 		l.decodePool(r, b)
 	case "dataplane":

@@ -186,7 +186,7 @@ func (c *crossCheck) circle(s *serviceBlock) string {
 // static checks what a service with endpoints needs.
 func (c *crossCheck) static(s *serviceBlock) {
 	if !s.Static() {
-		if s.checkAt != nil && s.ownCheck {
+		if s.check != nil {
 			c.report.warnf(s.checkAt, "Nothing to check", "The check has no effect: the service has no endpoint blocks.")
 		}
 		return

@@ -271,6 +271,15 @@ func (r *report) hcl(diags hcl.Diagnostics) {
 	}
 }
 
+// join takes over what another report has found.
+func (r *report) join(other *report) {
+	r.found = append(r.found, other.found...)
+	r.dropped += other.dropped
+	for file, ranges := range other.masks {
+		r.masks[file] = append(r.masks[file], ranges...)
+	}
+}
+
 // finish puts the findings into the order of the files, says each once, and
 // fetches the source lines.
 func (r *report) finish() *Diagnostics {

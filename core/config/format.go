@@ -20,7 +20,7 @@ func Format(name string, src []byte) ([]byte, *Diagnostics) {
 	if isJSON(name) || len(bytes.TrimSpace(src)) == 0 {
 		return src, r.finish()
 	}
-	if _, diags := parse(src, name); diags.HasErrors() {
+	if diags := parsable(src, name); diags.HasErrors() {
 		r.hcl(diags)
 		return src, r.finish()
 	}
@@ -30,6 +30,21 @@ func Format(name string, src []byte) ([]byte, *Diagnostics) {
 		return src, r.finish()
 	}
 	return out, r.finish()
+}
+
+// parsable gives the syntax errors of a file. The expressions in it are not
+// evaluated.
+func parsable(src []byte, name string) (diags hcl.Diagnostics) {
+	defer func() {
+		if recover() != nil {
+			diags = hcl.Diagnostics{tooMuch(hcl.Range{Filename: name}, "Unreadable file", "The parser gave up.")}
+		}
+	}()
+	if d := guardText(src, name); d != nil {
+		return hcl.Diagnostics{d}
+	}
+	_, diags = parseWhole(src, name, hcl.InitialPos)
+	return diags
 }
 
 // format is false where the library panics or what it gives has other tokens.

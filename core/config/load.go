@@ -157,13 +157,13 @@ func Load(paths []string, opts Options) (*Config, *Diagnostics) {
 		},
 	}
 	files := l.find(paths)
-	bodies := make([]fileBody, 0, len(files))
+	var parts []*fileParts
 	for _, f := range files {
-		if body, ok := l.read(f); ok {
-			bodies = append(bodies, body)
+		if p := l.read(f); p != nil {
+			parts = append(parts, p)
 		}
 	}
-	l.decode(bodies)
+	l.decode(parts)
 	l.places()
 	l.check()
 	return l.cfg, l.report.finish()
@@ -177,7 +177,8 @@ type loader struct {
 
 	services []*serviceBlock
 	// defined tells where a top-level argument or single block was given.
-	defined map[string]hcl.Range
+	defined   map[string]hcl.Range
+	serviceAt map[string]hcl.Range
 	// declared counts the blocks by type, those with mistakes too.
 	declared map[string]int
 	// incomplete is set when a file can't be read or parsed: then what seems

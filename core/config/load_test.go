@@ -478,11 +478,13 @@ func loadBody(t testing.TB, path string, text []byte, size int) *loader {
 	src := newSources(testOptions().LookupEnv)
 	src.add(path, text)
 	l := &loader{opts: testOptions(), report: newReport(src), cfg: &Config{sources: src}}
-	body, diags := parseNative(text, path, size)
+	parts, diags := parse(text, path, src, size)
 	l.report.hcl(diags)
 	l.incomplete = diags.HasErrors()
-	if body != nil {
-		l.decode([]fileBody{{file: path, body: body}})
+	if parts != nil {
+		l.decode([]*fileParts{parts})
+	} else {
+		l.decode(nil)
 	}
 	l.check()
 	return l

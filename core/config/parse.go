@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -11,38 +10,33 @@ import (
 	hcljson "github.com/hashicorp/hcl/v2/json"
 )
 
-// fileBody is one parsed file.
-type fileBody struct {
-	file string
-	body hcl.Body
-}
-
-// read reads and parses one file; what is wrong with it is reported.
-func (l *loader) read(file string) (fileBody, bool) {
+// read reads one file and takes it apart; what is wrong with it is reported.
+// It gives nil when nothing could be read.
+func (l *loader) read(file string) *fileParts {
 	text, err := readRegular(file, maxConfigFile)
 	if err != nil {
 		l.report.src.order[file] = len(l.report.src.order) + 1
 		l.unreadable(file, err)
-		return fileBody{}, false
+		return nil
 	}
 	l.report.src.add(file, text)
-	body, diags := parse(text, file)
+	parts, diags := parse(text, file, l.report.src, pieceSize)
 	l.report.hcl(diags)
 	l.incomplete = l.incomplete || diags.HasErrors()
-	return fileBody{file: file, body: body}, body != nil
+	return parts
 }
 
 // isJSON tells the syntax by the file's name.
 func isJSON(file string) bool { return strings.HasSuffix(file, ".json") }
 
-// parse gives the body of a file. With errors it may still give what could be
-// read, so that the rest is checked in the same run, or nil.
-func parse(text []byte, file string) (body hcl.Body, diags hcl.Diagnostics) {
+// parse takes a file apart. With errors it may still give what could be read,
+// so that the rest is checked in the same run, or nil.
+func parse(text []byte, file string, src *sources, size int) (parts *fileParts, diags hcl.Diagnostics) {
 	defer func() {
 		// The library panics on some of its own inconsistencies; a file must
 		// never end the agent.
 		if p := recover(); p != nil {
-			body, diags = nil, hcl.Diagnostics{{
+			parts, diags = nil, hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Unreadable file",
 				Detail:   fmt.Sprintf("The parser gave up on %s.", file),
@@ -53,18 +47,19 @@ func parse(text []byte, file string) (body hcl.Body, diags hcl.Diagnostics) {
 	if d := guardText(text, file); d != nil {
 		return nil, hcl.Diagnostics{d}
 	}
-	if isJSON(file) {
-		if d := guardJSON(text, file); d != nil {
-			return nil, hcl.Diagnostics{d}
-		}
-		f, diags := hcljson.Parse(text, file)
-		if diags.HasErrors() {
-			return nil, diags // the remains of broken JSON only mislead
-		}
-		return f.Body, diags
+	if !isJSON(file) {
+		return parseNative(text, file, src, size)
 	}
-	body, diags = parseNative(text, file, pieceSize)
-	return body, diags
+	if d := guardJSON(text, file); d != nil {
+		return nil, hcl.Diagnostics{d}
+	}
+	f, diags := hcljson.Parse(text, file)
+	if diags.HasErrors() {
+		return nil, diags // the remains of broken JSON only mislead
+	}
+	parts = newFileParts(file, src)
+	parts.take(f.Body)
+	return parts, diags
 }
 
 const (
@@ -76,38 +71,42 @@ const (
 )
 
 // parseNative parses a file in pieces that end where a block at the left
-// margin does, of about size each. The library makes a token of some 100 bytes of every word and
-// keeps all until it is done, which for a file of 20 MB is more memory than the
-// agent needs for everything else; by pieces it is a few MB.
+// margin does, of about size each. The library makes some 60 bytes of tokens
+// and syntax tree of every byte, which for a file of 20 MB is far more than the
+// agent needs for everything else; by pieces it is a few MB, for a piece's
+// services are read at once and its tree let go.
 //
 // Where a line that starts with a brace was not the end of a block (in a
 // heredoc, say) the piece has a syntax error, for each must be complete in
 // itself, and is tried again with more of the file. A file with errors of its
 // own is parsed whole in the end, so that its diagnostics are the same as
 // without pieces; of one above maxPiece only the first bad piece is reported.
-func parseNative(text []byte, file string, size int) (hcl.Body, hcl.Diagnostics) {
-	whole := &hclsyntax.Body{Attributes: hclsyntax.Attributes{}}
+func parseNative(text []byte, file string, src *sources, size int) (*fileParts, hcl.Diagnostics) {
+	parts := newFileParts(file, src)
 	rest, pos := text, hcl.InitialPos
-	for first := true; first || len(rest) > 0; first = false {
+	for len(rest) > 0 {
 		body, end, diags := parsePiece(rest, file, pos, size)
-		twice := body != nil && shareArgument(whole, body)
-		if (body == nil || twice) && len(text) <= maxPiece {
-			return parseWhole(text, file, hcl.InitialPos)
+		if body != nil {
+			diags = sharedArguments(parts.attrs, body)
 		}
-		if body == nil {
-			return nil, diags
+		if len(diags) > 0 {
+			if len(text) > maxPiece {
+				return nil, diags
+			}
+			parts = newFileParts(file, src)
+			whole, diags := parseWhole(text, file, hcl.InitialPos)
+			if whole == nil {
+				return nil, diags
+			}
+			parts.take(whole)
+			return parts, diags
 		}
-		maps.Copy(whole.Attributes, body.Attributes)
-		whole.Blocks = append(whole.Blocks, body.Blocks...)
-		if first {
-			whole.SrcRange = body.SrcRange
-		}
-		whole.SrcRange.End, whole.EndRange = body.SrcRange.End, body.EndRange
+		parts.take(body)
 		pos.Byte += end
 		pos.Line += bytes.Count(rest[:end], []byte{'\n'})
 		rest = rest[end:]
 	}
-	return whole, nil
+	return parts, nil
 }
 
 // parsePiece parses the first piece of a text and tells where it ends. Without a
@@ -139,13 +138,19 @@ func parsePiece(text []byte, file string, pos hcl.Pos, size int) (*hclsyntax.Bod
 	}
 }
 
-func shareArgument(a, b *hclsyntax.Body) bool {
-	for name := range b.Attributes {
-		if _, twice := a.Attributes[name]; twice {
-			return true
+// sharedArguments reports what a piece gives that one before it gave too.
+func sharedArguments(attrs hcl.Attributes, b *hclsyntax.Body) (diags hcl.Diagnostics) {
+	for name, a := range b.Attributes {
+		if first, twice := attrs[name]; twice {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagError,
+				Summary:  "Given twice",
+				Detail:   fmt.Sprintf("%s is already given at %s.", name, place(first.Range)),
+				Subject:  &a.NameRange,
+			})
 		}
 	}
-	return false
+	return diags
 }
 
 func parseWhole(text []byte, file string, pos hcl.Pos) (hcl.Body, hcl.Diagnostics) {

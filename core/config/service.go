@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/zclconf/go-cty/cty"
 
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 )
@@ -28,14 +27,25 @@ var (
 	checkShape    = newShape([]string{"tcp", "http", "interval", "timeout", "rise", "fall"})
 )
 
-// serviceBlock is a service while the files are read: where its arguments
-// stand, for the checks that compare services. A place may be in the defaults
-// block.
+// serviceBlock is a service or defaults block while the files are read: which
+// arguments it has, and where they stand, for the checks that compare services.
+// After inherit a place may be in the defaults block.
 type serviceBlock struct {
 	*Service
+	given   map[string]bool
+	labelAt hcl.Range
+
 	vipAt, portAt, nodePortAt, externalAt, dataplaneAt, poolAt, checkAt *hcl.Range
-	// ownCheck is set when the check stands in the service's own block.
-	ownCheck bool
+	// check is the service's own block, nil for none.
+	check *checkBlock
+}
+
+// checkBlock is a check before it is joined with that of the defaults.
+type checkBlock struct {
+	Check
+	given map[string]bool
+	// broken is set when something about it has been reported.
+	broken bool
 }
 
 // newServiceBlock has the defaults of everything.
@@ -51,69 +61,140 @@ func newServiceBlock() *serviceBlock {
 	}}
 }
 
-// copy for one service. Slices are replaced, never written to, so sharing them
-// is safe.
-func (s *serviceBlock) copy() *serviceBlock {
-	service, block := *s.Service, *s
-	block.Service, block.ownCheck = &service, false
-	return &block
-}
-
-func (l *loader) decodeService(r reader, b *hcl.Block, template *serviceBlock, seen map[string]hcl.Range) {
-	l.report.within = header(b)
-	defer func() { l.report.within = "" }()
+// readService takes a service block apart. Names are compared and defaults
+// applied later, when all files have been read, so that nothing of what the
+// parser made needs to be kept until then.
+func readService(r reader, b *hcl.Block) *serviceBlock {
+	r.within = header(b)
+	defer func() { r.within = "" }()
 	c := r.content(b.Body, serviceShape)
-	s := template.copy()
-	s.Range = b.DefRange
+	s := newServiceBlock()
+	s.Name, s.labelAt, s.Range = b.Labels[0], b.LabelRanges[0], b.DefRange
 	s.decode(r, c)
 	for _, e := range c.blocks {
 		if e.Type == "endpoint" {
 			s.endpoint(r, e)
 		}
 	}
-	s.Name = b.Labels[0]
-	at := b.LabelRanges[0]
+	return s
+}
+
+// addService takes a service up whose name is proper and new, with the
+// defaults for what it doesn't say.
+func (l *loader) addService(s, defaults *serviceBlock) {
+	l.report.within = "service " + strconv.Quote(clip(s.Name, 80))
+	defer func() { l.report.within = "" }()
+	s.inherit(l.report, defaults)
 	if !serviceName.MatchString(s.Name) {
-		r.errorf(&at, "Bad name", "The name of a service has 1 to 253 letters, digits, dots, underscores and hyphens; %s doesn't fit.", shown(s.Name, false))
+		l.report.errorf(&s.labelAt, "Bad name", "The name of a service has 1 to 253 letters, digits, dots, underscores and hyphens; %s doesn't fit.", shown(s.Name, false))
 		return
 	}
-	if first, twice := seen[s.Name]; twice {
-		r.errorf(&at, "Duplicate service", "service %q is already declared at %s.", s.Name, place(first))
+	if first, twice := l.serviceAt[s.Name]; twice {
+		l.report.errorf(&s.labelAt, "Duplicate service", "service %q is already declared at %s.", s.Name, place(first))
 		return
 	}
-	seen[s.Name] = b.DefRange
+	l.serviceAt[s.Name] = s.Range
 	l.cfg.Services = append(l.cfg.Services, s.Service)
 	l.services = append(l.services, s)
+	s.given = nil // done with
+}
+
+// inherit fills in what the block doesn't say from the defaults block. Slices
+// are shared: nobody writes to them.
+func (s *serviceBlock) inherit(r *report, d *serviceBlock) {
+	take := func(argument string, copyIt func()) {
+		if !s.given[argument] && d.given[argument] {
+			copyIt()
+		}
+	}
+	take("vip", func() { s.VIP, s.VIPService, s.vipAt = d.VIP, d.VIPService, d.vipAt })
+	take("pool", func() { s.Pool, s.poolAt = d.Pool, d.poolAt })
+	take("port", func() { s.Port, s.portAt = d.Port, d.portAt })
+	take("protocols", func() { s.Protocols = d.Protocols })
+	take("node_port", func() { s.NodePort, s.nodePortAt = d.NodePort, d.nodePortAt })
+	take("external", func() { s.External, s.externalAt = d.External, d.externalAt })
+	take("dataplane", func() { s.Dataplane, s.dataplaneAt = d.Dataplane, d.dataplaneAt })
+	take("balance", func() { s.Balance, s.balanceAt = d.Balance, d.balanceAt })
+	take("affinity", func() { s.Affinity = d.Affinity })
+	take("warning", func() { s.Warning = d.Warning })
+	take("prefer", func() { s.Prefer = d.Prefer })
+	take("allow", func() { s.Allow = d.Allow })
+	take("masquerade", func() { s.Masquerade = d.Masquerade })
+	take("on_empty", func() { s.OnEmpty = d.OnEmpty })
+	take("on_drain_end", func() { s.OnDrainEnd = d.OnDrainEnd })
+	take("drain", func() { s.Drain = d.Drain })
+	take("options", func() { s.Options = d.Options })
+	s.inheritCheck(r, d)
+}
+
+func (s *serviceBlock) inheritCheck(r *report, d *serviceBlock) {
+	if s.check == nil {
+		s.Check, s.checkAt = d.Check, d.checkAt
+		return
+	}
+	check := s.check.Check
+	if d.Check != nil {
+		if !check.TCP && check.HTTP == "" {
+			check.TCP, check.HTTP = d.Check.TCP, d.Check.HTTP
+		}
+		take := func(argument string, copyIt func()) {
+			if !s.check.given[argument] {
+				copyIt()
+			}
+		}
+		take("interval", func() { check.Interval = d.Check.Interval })
+		take("timeout", func() { check.Timeout = d.Check.Timeout })
+		take("rise", func() { check.Rise = d.Check.Rise })
+		take("fall", func() { check.Fall = d.Check.Fall })
+	}
+	if !check.TCP && check.HTTP == "" && !s.check.broken {
+		r.errorf(s.checkAt, "No kind of check", `A check says how: tcp = true, or http = "/health".`)
+	}
+	s.Check = &check
+}
+
+// present lists the arguments that are there and not null.
+func present(r reader, c content) map[string]bool {
+	given := make(map[string]bool, len(c.attrs))
+	for name, a := range c.attrs {
+		if !isNull(r, a) {
+			given[name] = true
+		}
+	}
+	return given
 }
 
 // decode takes the arguments and the check of a service or defaults block.
 func (s *serviceBlock) decode(r reader, c content) {
+	s.given = present(r, c)
 	s.vip(r, c.attrs["vip"])
 	s.address(r, c)
 	s.policy(r, c)
 	s.traffic(r, c)
-	if a := c.attrs["options"]; a != nil && !isNull(r, a) {
+	if a := c.attrs["options"]; a != nil && s.given["options"] {
 		s.Options = a.Expr
 		r.masks.add(a.Expr.Range())
 	}
-	var check *hcl.Block
+	var first *hcl.Block
 	for _, b := range c.blocks {
-		if b.Type != "check" {
-			continue
+		switch {
+		case b.Type != "check":
+		case first != nil:
+			r.errorf(&b.TypeRange, "Given twice", "A service has one check; another is at %s.", place(first.DefRange))
+		default:
+			first = b
+			s.readCheck(r, b)
 		}
-		if check != nil {
-			r.errorf(&b.TypeRange, "Given twice", "A service has one check; another is at %s.", place(check.DefRange))
-			continue
-		}
-		check = b
-		s.check(r, b)
 	}
 }
 
-// isNull tells whether an options argument is the word null, without
-// evaluating anything else.
+// isNull tells whether an argument is null. Objects and lists that are written
+// out are not evaluated.
 func isNull(r reader, a *hcl.Attribute) bool {
 	if _, diags := hcl.ExprMap(a.Expr); !diags.HasErrors() {
+		return false
+	}
+	if _, diags := hcl.ExprList(a.Expr); !diags.HasErrors() {
 		return false
 	}
 	v, diags := a.Expr.Value(r.ctx)
@@ -121,7 +202,7 @@ func isNull(r reader, a *hcl.Attribute) bool {
 }
 
 func (s *serviceBlock) vip(r reader, a *hcl.Attribute) {
-	if a == nil {
+	if !s.given["vip"] {
 		return
 	}
 	if _, diags := hcl.ExprList(a.Expr); diags.HasErrors() {
@@ -149,32 +230,30 @@ func (s *serviceBlock) vip(r reader, a *hcl.Attribute) {
 		families[f] = addr
 		return true
 	})
-	if len(vips) > 0 || !isNullLiteral(r, a) {
-		s.VIP, s.VIPService, s.vipAt = vips, "", rangeP(a)
-	}
+	s.VIP, s.vipAt = vips, rangeP(a)
 }
 
 func rangeP(a *hcl.Attribute) *hcl.Range { return a.Expr.Range().Ptr() }
 
 // address takes the arguments that say where clients reach the service.
 func (s *serviceBlock) address(r reader, c content) {
-	if a := c.attrs["port"]; a != nil {
+	if a := c.attrs["port"]; s.given["port"] {
 		s.portAt = rangeP(a)
 		r.setPort(&s.Port, a)
 	}
-	if a := c.attrs["node_port"]; a != nil {
+	if a := c.attrs["node_port"]; s.given["node_port"] {
 		s.nodePortAt = rangeP(a)
 		r.setPort(&s.NodePort, a)
 	}
-	if a := c.attrs["pool"]; a != nil {
+	if a := c.attrs["pool"]; s.given["pool"] {
 		s.poolAt = rangeP(a)
 		r.setString(&s.Pool, a)
 	}
-	if a := c.attrs["dataplane"]; a != nil {
+	if a := c.attrs["dataplane"]; s.given["dataplane"] {
 		s.dataplaneAt = rangeP(a)
 		r.setString(&s.Dataplane, a)
 	}
-	if a := c.attrs["external"]; a != nil {
+	if a := c.attrs["external"]; s.given["external"] {
 		s.externalAt = rangeP(a)
 		s.External = r.addresses(a, "An external address", func(i item, addr netip.Addr) bool {
 			why := unusable(addr)
@@ -184,7 +263,7 @@ func (s *serviceBlock) address(r reader, c content) {
 			return why == ""
 		})
 	}
-	if a := c.attrs["protocols"]; a != nil {
+	if a := c.attrs["protocols"]; s.given["protocols"] {
 		s.protocols(r, a)
 	}
 }
@@ -270,7 +349,7 @@ func (s *serviceBlock) endpoint(r reader, b *hcl.Block) {
 	}
 	r.setString(&e.Zone, c.attrs["zone"])
 	a := c.attrs["address"]
-	if a == nil || isNullLiteral(r, a) {
+	if a == nil || isNull(r, a) {
 		r.errorf(&c.end, "Missing argument", `An endpoint needs address, such as address = "10.0.3.7:5432".`)
 	} else if text, outside, ok := r.string(a); ok {
 		var why string
@@ -280,11 +359,6 @@ func (s *serviceBlock) endpoint(r reader, b *hcl.Block) {
 	}
 	// With a mistake too it is kept, so that the service still counts as static.
 	s.Endpoints = append(s.Endpoints, e)
-}
-
-func isNullLiteral(r reader, a *hcl.Attribute) bool {
-	v, diags := a.Expr.Value(r.ctx)
-	return !diags.HasErrors() && v.RawEquals(cty.NullVal(cty.DynamicPseudoType))
 }
 
 // hostPort takes the address of an endpoint apart, or says what is wrong.
@@ -323,39 +397,29 @@ func hostPort(s string) (host string, port uint16, why string) {
 	return host, uint16(n), ""
 }
 
-func (s *serviceBlock) check(r reader, b *hcl.Block) {
-	check := Check{Interval: 5 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
+func (s *serviceBlock) readCheck(r reader, b *hcl.Block) {
 	c := r.content(b.Body, checkShape)
-	var tcp bool
+	check := &checkBlock{
+		Check: Check{Interval: 5 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3},
+		given: present(r, c),
+	}
 	before := len(r.found)
-	r.setBool(&tcp, c.attrs["tcp"])
-	path, outside, hasPath := r.string(c.attrs["http"])
-	if inherited := s.Check; inherited != nil {
-		check = *inherited
-		if tcp || hasPath {
-			check.TCP, check.HTTP = false, ""
-		}
-	}
-	if tcp {
-		check.TCP = true
-	}
-	if hasPath {
+	r.setBool(&check.TCP, c.attrs["tcp"])
+	if path, outside, ok := r.string(c.attrs["http"]); ok {
+		check.HTTP = path
 		if why := badPath(path); why != "" {
 			r.errorf(rangeP(c.attrs["http"]), "Bad path", `http is the path that is asked for, such as "/health", not %s: %s.`, shown(path, outside), why)
 		}
-		check.HTTP = path
+		if check.TCP {
+			r.errorf(rangeP(c.attrs["http"]), "Two kinds of check", "A check has tcp or http, not both.")
+		}
 	}
-	switch at := b.DefRange; {
-	case check.TCP && hasPath:
-		r.errorf(rangeP(c.attrs["http"]), "Two kinds of check", "A check has tcp or http, not both.")
-	case !check.TCP && check.HTTP == "" && !hasPath && len(r.found) == before:
-		r.errorf(&at, "No kind of check", `A check says how: tcp = true, or http = "/health".`)
-	}
+	check.broken = len(r.found) > before
 	r.setDuration(&check.Interval, c.attrs["interval"], minInterval)
 	r.setDuration(&check.Timeout, c.attrs["timeout"], time.Millisecond)
 	r.setInt(&check.Rise, c.attrs["rise"], 1, 100)
 	r.setInt(&check.Fall, c.attrs["fall"], 1, 100)
-	s.Check, s.checkAt, s.ownCheck = &check, b.DefRange.Ptr(), true
+	s.check, s.checkAt = check, b.DefRange.Ptr()
 }
 
 func badPath(path string) string {
