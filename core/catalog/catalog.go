@@ -81,7 +81,9 @@ type Catalog struct {
 	swept       bool
 	subscribers []*subscriber
 
-	current atomic.Pointer[Snapshot]
+	// What others read without the lock.
+	current  atomic.Pointer[Snapshot]
+	statuses atomic.Pointer[[]SourceStatus]
 }
 
 var _ source.Sink = (*Catalog)(nil)
@@ -122,6 +124,7 @@ func newCatalog(options Options) *Catalog {
 	}
 	c.inbox.wake = make(chan struct{}, 1)
 	c.policy.set(Policy{Config: &config.Config{}})
+	c.noteSources()
 	return c
 }
 

@@ -81,6 +81,7 @@ func (c *Catalog) touchAll() {
 // settle works out what has been touched, and publishes what has changed.
 func (c *Catalog) settle() {
 	now := c.now().Round(0)
+	c.noteSources()
 	if len(c.unread()) == 0 && !c.swept {
 		c.sweepLeases()
 	}

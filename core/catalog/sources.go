@@ -103,16 +103,17 @@ type sourceState struct {
 }
 
 // Sources gives the status of every source that is declared, in the order of
-// their precedence.
-func (c *Catalog) Sources() []SourceStatus {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// their precedence. It never waits, not even for a disk that hangs.
+func (c *Catalog) Sources() []SourceStatus { return slices.Clone(*c.statuses.Load()) }
+
+// noteSources makes the status of the sources known to those who ask.
+func (c *Catalog) noteSources() {
 	out := make([]SourceStatus, 0, len(c.sources))
 	for _, name := range c.sourceOrder() {
 		s := c.sources[name]
 		out = append(out, SourceStatus{Name: name, Status: s.status, Services: len(s.known)})
 	}
-	return out
+	c.statuses.Store(&out)
 }
 
 func (c *Catalog) sourceOrder() []string {
