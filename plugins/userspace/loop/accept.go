@@ -46,7 +46,6 @@ func (l *loop) acceptOne(n *listener) bool {
 	case err == unix.EAGAIN:
 		return false
 	case outOfDescriptors(err):
-		l.shared.pressure()
 		return l.relieve(n)
 	case err == unix.ENOMEM || err == unix.ENOBUFS || err == unix.EBADF || err == unix.EINVAL:
 		l.pause()
@@ -81,7 +80,6 @@ func (l *loop) welcome(fd int32, s *service) {
 	case t.max > 0 && s.active.Load() >= t.max || l.shared.active.Load() >= l.shared.limit.Load():
 		l.refuse(fd, s, refusedLimit)
 	case l.shared.active.Load() >= l.shared.room.Load():
-		l.shared.pressure()
 		l.refuse(fd, s, refusedDescriptors)
 	default:
 		l.open(fd, s)
@@ -90,6 +88,9 @@ func (l *loop) welcome(fd int32, s *service) {
 
 func (l *loop) refuse(fd int32, s *service, why int) {
 	s.refused[why].Add(1)
+	if why == refusedDescriptors {
+		l.shared.pressure()
+	}
 	l.kernel.reset(fd)
 }
 

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,7 +23,7 @@ func (l *loop) open(fd int32, s *service) {
 	c.last = l.now
 	if err := l.kernel.watch(fd, i, client); err != 0 {
 		l.shared.endpoints.release(e)
-		l.giveUp(i, c, s)
+		l.giveUp(i, c, s, &s.failed)
 		return
 	}
 	l.dial(i, c, e)
@@ -36,11 +37,12 @@ func (l *loop) dial(i int32, c *conn, e *endpoint) {
 		fd, err := l.kernel.socket(e.sockaddr.family)
 		if err != 0 {
 			l.shared.endpoints.release(e)
+			why := &s.failed
 			if outOfDescriptors(err) {
 				l.shared.pressure()
-				s.refused[refusedDescriptors].Add(1)
+				why = &s.refused[refusedDescriptors]
 			}
-			l.giveUp(i, c, s)
+			l.giveUp(i, c, s, why)
 			return
 		}
 		c.fd[server] = fd
@@ -53,7 +55,7 @@ func (l *loop) dial(i int32, c *conn, e *endpoint) {
 		}
 		e = l.another(i, c, e)
 	}
-	l.giveUp(i, c, s)
+	l.giveUp(i, c, s, &s.failed)
 }
 
 // answered handles the outcome of a connect.
@@ -100,7 +102,7 @@ func (l *loop) retry(i int32, c *conn, e *endpoint) {
 		l.dial(i, c, next)
 		return
 	}
-	l.giveUp(i, c, s)
+	l.giveUp(i, c, s, &s.failed)
 }
 
 // another gives back an endpoint that didn't answer and chooses one that has
@@ -130,10 +132,10 @@ func (l *loop) another(i int32, c *conn, e *endpoint) *endpoint {
 	return next
 }
 
-// giveUp resets a client for whom no endpoint was found. The connection has
-// none either.
-func (l *loop) giveUp(i int32, c *conn, s *service) {
-	s.failed.Add(1)
+// giveUp resets a client for whom no endpoint was found, and counts it. The
+// connection has no endpoint any more.
+func (l *loop) giveUp(i int32, c *conn, s *service, count *atomic.Uint64) {
+	count.Add(1)
 	l.kernel.reset(c.fd[client])
 	if c.fd[server] >= 0 {
 		l.kernel.close(c.fd[server])

@@ -56,7 +56,7 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 		return err
 	}
 	var reports atomic.Int64
-	e, err := New(Options{Loops: 2, Pressure: func() { reports.Add(1) }})
+	e, err := New(Options{Loops: 2, Pressure: func(uint64) { reports.Add(1) }})
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,11 @@ func (d *drains) watch(list []*endpoint) {
 			heap.Push(d, drainEntry{deadline, p})
 		}
 	}
+	d.wake()
+}
+
+// wake makes watchDrains look again.
+func (d *drains) wake() {
 	select {
 	case d.changed <- struct{}{}:
 	default:
@@ -51,7 +56,7 @@ func (e *Engine) watchDrains() {
 	for {
 		var due <-chan time.Time
 		e.mu.Lock()
-		if !e.closed {
+		if !e.closed && !e.held {
 			if next := e.cutDue(); !next.IsZero() {
 				due = time.After(time.Until(next))
 			}

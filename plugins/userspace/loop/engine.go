@@ -27,10 +27,14 @@ type Options struct {
 	// KeepAlive is the silence after which a peer is asked whether it is still
 	// there, in whole seconds; 0 means 30 s, below 0 never.
 	KeepAlive time.Duration
+	// FreeBind lets services listen on IPv6 addresses that no interface has:
+	// those that the kernel delivers to this host by a local route alone can't
+	// be bound otherwise. The caller makes sure that there is one.
+	FreeBind bool
 	// Pressure is told, at most once a minute, that connections are refused
-	// because descriptors have run out. It is called by a goroutine of the
-	// engine, never by a loop.
-	Pressure func()
+	// because descriptors have run out, and how many have been since the start.
+	// It is called by a goroutine of the engine, never by a loop.
+	Pressure func(refused uint64)
 }
 
 // pressureEvery is the shortest time between two calls of Options.Pressure.
@@ -43,12 +47,14 @@ type Engine struct {
 	shared   *shared
 	loops    []*loop
 	keepIdle int32
+	freeBind bool
 	pipes    int // most of all loops
 	occupied int // descriptors that were open when the engine started
 	ports    [2]uint16
 
 	mu        sync.Mutex
 	closed    bool
+	held      bool
 	services  map[string]*service
 	listeners map[netip.AddrPort]*listener
 	places    []int32 // free listener indices
@@ -79,16 +85,14 @@ func New(o Options) (*Engine, error) {
 			idle:    make(chan struct{}, 1),
 		},
 		keepIdle:  keep,
+		freeBind:  o.FreeBind,
 		ports:     localPorts(),
 		services:  map[string]*service{},
 		listeners: map[netip.AddrPort]*listener{},
 		stop:      make(chan struct{}),
 	}
 	e.drains.changed = make(chan struct{}, 1)
-	e.shared.limit.Store(math.MaxInt64)
-	if o.MaxConnections > 0 {
-		e.shared.limit.Store(int64(o.MaxConnections))
-	}
+	e.SetMaxConnections(o.MaxConnections)
 	for i := range o.Loops {
 		l, err := newLoop(i, e.shared, keep)
 		if err != nil {
@@ -106,6 +110,24 @@ func New(o Options) (*Engine, error) {
 	e.helpers.Go(func() { e.reportPressure(o.Pressure) })
 	e.helpers.Go(e.watchDrains)
 	return e, nil
+}
+
+// SetMaxConnections changes Options.MaxConnections. Connections above a new
+// limit are left alone.
+func (e *Engine) SetMaxConnections(n int) {
+	if n <= 0 {
+		n = math.MaxInt
+	}
+	e.shared.limit.Store(int64(n))
+}
+
+// Hold with true keeps the engine from ending connections of its own accord
+// when a drain deadline passes; with false, what became due in between is done.
+func (e *Engine) Hold(on bool) {
+	e.mu.Lock()
+	e.held = on
+	e.mu.Unlock()
+	e.drains.wake()
 }
 
 // budgetDescriptors shares out what the process may open: some are left to the
@@ -174,7 +196,7 @@ func (e *Engine) onLoops(f func(*loop)) {
 	done.Wait()
 }
 
-func (e *Engine) reportPressure(report func()) {
+func (e *Engine) reportPressure(report func(uint64)) {
 	var last time.Time
 	for {
 		select {
@@ -186,7 +208,7 @@ func (e *Engine) reportPressure(report func()) {
 			continue
 		}
 		last = time.Now()
-		report()
+		report(e.shared.refused.Load())
 	}
 }
 
@@ -236,3 +258,6 @@ func (e *Engine) finish(ctx context.Context) error {
 		}
 	}
 }
+
+// Loops is the number of event loops.
+func (e *Engine) Loops() int { return len(e.loops) }

@@ -36,14 +36,14 @@ func (e *ListenError) Unwrap() error { return e.Err }
 
 // listen opens a socket per loop. None of them is watched yet; connections wait
 // in their queues.
-func listen(address netip.AddrPort, loops int, keepIdle int32) (*listener, error) {
+func listen(address netip.AddrPort, loops int, o bindOptions) (*listener, error) {
 	n := &listener{address: address}
 	to, err := newSockaddr(address)
 	if err != nil {
 		return nil, &ListenError{address, err}
 	}
 	for i := range loops {
-		fd, err := bind(&to, i == 0, keepIdle)
+		fd, err := bind(&to, i == 0, o)
 		if err != nil {
 			n.close()
 			return nil, &ListenError{address, err}
@@ -67,10 +67,15 @@ func (n *listener) close() {
 	}
 }
 
+type bindOptions struct {
+	keepIdle int32
+	free     bool // IPv6 addresses that no interface has
+}
+
 // bind makes a bound socket. The first of an address is bound without
 // SO_REUSEPORT, which would share the address with a stranger of the same user
 // without a word, and gets the option afterwards, for its siblings.
-func bind(to *sockaddr, first bool, keepIdle int32) (int32, error) {
+func bind(to *sockaddr, first bool, o bindOptions) (int32, error) {
 	// The protocol is said: an MPTCP socket would be slower.
 	s, err := unix.Socket(to.family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
@@ -82,9 +87,12 @@ func bind(to *sockaddr, first bool, keepIdle int32) (int32, error) {
 	}
 	if to.family == unix.AF_INET6 {
 		options = append(options, socketOption{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1})
+		if o.free {
+			options = append(options, socketOption{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1})
+		}
 	}
-	if keepIdle != 0 {
-		k := keepalive(keepIdle)
+	if o.keepIdle != 0 {
+		k := keepalive(o.keepIdle)
 		options = append(options, k[:]...)
 	}
 	share := socketOption{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}

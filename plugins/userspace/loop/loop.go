@@ -33,9 +33,12 @@ type shared struct {
 	pressed chan struct{}
 	idle    chan struct{}
 	closing atomic.Bool
+	refused atomic.Uint64
 }
 
+// pressure notes a connection that was refused for want of a descriptor.
 func (s *shared) pressure() {
+	s.refused.Add(1)
 	select {
 	case s.pressed <- struct{}{}:
 	default:

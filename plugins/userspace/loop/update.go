@@ -137,7 +137,7 @@ func (u *update) open() {
 		var got []netip.AddrPort
 		for _, a := range u.won[s.ID] {
 			if e.listeners[a] == nil {
-				n, err := listen(a, len(e.loops), e.keepIdle)
+				n, err := listen(a, len(e.loops), bindOptions{e.keepIdle, e.freeBind})
 				if err != nil {
 					u.fail(s.ID, err)
 					continue

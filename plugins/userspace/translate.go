@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/patchbay-proxy/patchbay/plugins/userspace/loop"
+	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+)
+
+// translate makes a service of package loop from one of the contract. What it
+// can't carry is in the error; the rest is carried.
+func translate(s *dataplane.Service, c *Config) (loop.Service, error) {
+	o, ok := s.Options.(*ServiceOptions)
+	if !ok {
+		o = &ServiceOptions{}
+	}
+	v := loop.Service{
+		ID:              s.ID,
+		Retries:         or(o.Retries, c.Retries),
+		ConnectTimeout:  or(o.ConnectTimeout, c.ConnectTimeout),
+		IdleTimeout:     or(o.IdleTimeout, c.IdleTimeout),
+		MaxConnections:  o.MaxConnections,
+		Allow:           s.Allow,
+		ResetOnDrainEnd: s.OnDrainEnd == dataplane.DrainEndReset,
+	}
+	if s.OnEmpty == dataplane.EmptyDrop {
+		v.OnEmpty = loop.Drop
+	}
+	var errs []error
+	switch s.Balance {
+	case "", dataplane.BalanceRoundRobin:
+	case dataplane.BalanceLeastConnections:
+		v.Balance = loop.LeastConnections
+	default:
+		errs = append(errs, fmt.Errorf("balance %q: userspace has round_robin and least_connections", s.Balance))
+	}
+	if s.Affinity != 0 {
+		errs = append(errs, errors.New("affinity: userspace has none"))
+	}
+	for _, f := range s.Frontends {
+		if f.Protocol != dataplane.TCP {
+			errs = append(errs, fmt.Errorf("%s on %s: userspace carries tcp", f.Protocol, netip.AddrPortFrom(f.Address, f.Port)))
+			continue
+		}
+		v.Listen = append(v.Listen, netip.AddrPortFrom(f.Address.Unmap(), f.Port))
+	}
+	for _, e := range s.Endpoints {
+		p := loop.Endpoint{Address: e.Address, Weight: int(e.Weight)}
+		if e.State == dataplane.StateDraining {
+			p.Draining, p.Deadline = true, e.DrainDeadline
+		}
+		v.Endpoints = append(v.Endpoints, p)
+	}
+	return v, errors.Join(errs...)
+}
+
+// explain says what an operator can do about an error of the engine.
+func explain(err error) error {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, e := range many.Unwrap() {
+			errs = append(errs, explain(e))
+		}
+		return errors.Join(errs...)
+	}
+	var l *loop.ListenError
+	if !errors.As(err, &l) {
+		return err
+	}
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%s is taken by another program, perhaps one that listens on all addresses with this port; `ss -ltnp 'sport = :%d'` names it: %w",
+			l.Address, l.Address.Port(), l.Err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return notLocal(l.Address.Addr())
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%s: a port below net.ipv4.ip_unprivileged_port_start needs CAP_NET_BIND_SERVICE: %w", l.Address, l.Err)
+	case errors.Is(err, unix.EMFILE):
+		return fmt.Errorf("%s: no descriptors are left; raise the limit (LimitNOFILE of the agent's unit): %w", l.Address, l.Err)
+	}
+	return err
+}
+
+// notLocal is the error of an address that can't be listened on.
+func notLocal(a netip.Addr) error {
+	return fmt.Errorf("address %s is not on this node; add it or a local route", a)
+}
