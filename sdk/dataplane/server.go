@@ -432,14 +432,17 @@ func (s *Server) Shutdown(ctx context.Context, m *pb.ShutdownRequest) (*pb.Shutd
 	return &pb.ShutdownResponse{}, nil
 }
 
-// asStatus keeps an error that has a status of its own, and gives any other
-// the code.
+// asStatus keeps an error that is a status itself, and gives any other the
+// code, but for a deadline that has passed.
 func asStatus(code codes.Code, err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		code = codes.DeadlineExceeded
 	}
 	return status.Error(code, err.Error())
 }
