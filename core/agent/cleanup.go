@@ -178,7 +178,7 @@ func (r *CleanupReport) remove(path string) {
 func (r *CleanupReport) removeState(cfg *config.Config) {
 	for _, name := range []string{"plugins", "log", catalogName, staticName, sessionName, vip.FileName} {
 		r.remove(filepath.Join(cfg.DataDir, name))
-		for _, suffix := range []string{".new", ".damaged"} {
+		for _, suffix := range []string{".new", ".damaged", ".old", ".old.new"} {
 			r.remove(filepath.Join(cfg.DataDir, name+suffix))
 		}
 	}

@@ -45,11 +45,13 @@ type File struct {
 }
 
 // OpenFile reads the leases at path, or begins with none when there is no such
-// file. Damaged lines are left out, the file as it was is kept beside it, and
-// the log says so: services whose leases are lost get the address that their
-// name leads to, which is mostly the one they had. A file that can't be read
-// at all, or that a newer version wrote, is an error, because going on without
-// it could move every service.
+// file. Of a damaged file, the lines that are whole count, and for the others
+// those of the file before it, which is kept beside it for that; the damaged one
+// is kept too, and the log says so. What is lost all the same are leases taken
+// since the last start: their services get the address that their name leads
+// to, which is mostly the one they had. A file that can't be read at all, or
+// that a newer version wrote, is an error, because going on without it could
+// move every service.
 func OpenFile(path string, options FileOptions) (*File, error) {
 	f := &File{path: path, log: options.Logger, now: options.Now, table: newTable()}
 	if f.log == nil {
@@ -62,25 +64,45 @@ func OpenFile(path string, options FileOptions) (*File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading leases: %w", err)
 	}
-	if err == nil {
+	if err != nil {
+		// Whoever took the file away wants to begin anew.
+		_ = os.Remove(path + oldSuffix)
+	} else {
 		claims, damage, err := decodeJournal(data)
 		if err != nil {
 			return nil, fmt.Errorf("reading leases: %s: %w", path, err)
+		}
+		if damage != "" {
+			f.salvage(&claims, damage)
 		}
 		for _, c := range claims {
 			f.table.put(c)
 		}
 		f.table.sortRests()
-		if damage != "" {
-			aside := state.MoveAside(path, damage)
-			f.log.Error("leases of VIPs are damaged: what could be read is kept, the other services get the addresses that their names lead to",
-				"path", path, "reason", damage, "kept", len(f.table.byAddress), "moved_to", aside.MovedTo)
-		}
 	}
 	if err := f.rewrite(); err != nil {
 		return nil, fmt.Errorf("writing leases: %w", err)
 	}
 	return f, nil
+}
+
+// oldSuffix marks the file that was there before the last rewrite.
+const oldSuffix = ".old"
+
+// salvage puts the claims of the file before in front of those that could be
+// read, as if the lines that are lost had not been written, and moves the
+// damaged file aside.
+func (f *File) salvage(claims *[]claim, damage string) {
+	kept, restored := len(*claims), 0
+	if data, err := os.ReadFile(f.path + oldSuffix); err == nil {
+		if before, _, err := decodeJournal(data); err == nil {
+			restored = len(before)
+			*claims = append(before, *claims...)
+		}
+	}
+	aside := state.MoveAside(f.path, damage)
+	f.log.Error("leases of VIPs are damaged: what could be read is kept, completed by the file before; a lease that is lost is taken again by its service's name",
+		"path", f.path, "reason", damage, "read", kept, "from_before", restored, "moved_to", aside.MovedTo)
 }
 
 // Close puts everything on disk.
@@ -228,6 +250,7 @@ func (f *File) rewrite() error {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), a.Address.Compare(b.Address))
 	})
 	data := append(journalHeader(), encodeClaims(claims)...)
+	f.keepOld()
 	if err := state.Replace(f.path, data); err != nil {
 		return err
 	}
@@ -240,4 +263,14 @@ func (f *File) rewrite() error {
 	}
 	f.file, f.size, f.lines, f.dirty = file, int64(len(data)), len(claims), false
 	return nil
+}
+
+// keepOld gives the file a second name, under which it outlives its being
+// replaced. It is a help for bad days, and no reason to stop if it fails.
+func (f *File) keepOld() {
+	linked := f.path + oldSuffix + ".new"
+	_ = os.Remove(linked)
+	if err := os.Link(f.path, linked); err == nil {
+		_ = os.Rename(linked, f.path+oldSuffix)
+	}
 }

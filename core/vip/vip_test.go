@@ -398,6 +398,48 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestDamagedCompletely: services keep their addresses even where others would
+// be first by their names, as long as they had them at the last start.
+func TestDamagedCompletely(t *testing.T) {
+	s := open(t, pool("a", "10.96.0.0/26"))
+	before := map[string]netip.Addr{}
+	for i := range 50 {
+		service := fmt.Sprint("service-", i)
+		before[service] = s.claim(service)[0]
+	}
+	s.reopen()
+	if err := s.Release("service-3"); err != nil {
+		t.Fatal(err)
+	}
+	s.claim("late")
+	if err := os.WriteFile(s.path, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.reopen()
+	// The other way round, each would take what another one has.
+	for i := 49; i >= 0; i-- {
+		service := fmt.Sprint("service-", i)
+		if got := s.claim(service)[0]; got != before[service] {
+			t.Errorf("%s moved from %s to %s", service, before[service], got)
+		}
+	}
+	if _, held := s.Lease("late"); held {
+		t.Error("a lease that was lost is there")
+	}
+	consistent(t, s.table)
+	// Nothing at all is a new beginning, whatever lies beside it.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(s.path); err != nil {
+		t.Fatal(err)
+	}
+	s.reopen()
+	if l := s.List(); len(l) > 0 {
+		t.Errorf("leases are %v", l)
+	}
+}
+
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
