@@ -174,7 +174,46 @@ func (s *Session) send(f *flight) {
 			return true
 		})
 	}
+	if f.check() {
+		s.lookOver(f.snapshot)
+	}
 	started := time.Now()
 	result, err := f.plugin.Apply(f.ctx, f.change)
 	s.settle(f, outcome{result: result, err: err, started: started, ended: time.Now()})
+}
+
+// lookOver compares the whole snapshot with what the plugin has acknowledged,
+// so that an id that no change has named is found at the next check at the
+// latest. Only Run's goroutine writes acked: the long part needs no lock.
+func (s *Session) lookOver(snapshot *catalog.Snapshot) {
+	var differ []string
+	wanted := 0
+	snapshot.All(func(service *catalog.Service) bool {
+		if service.Dataplane == s.options.Dataplane && service.Desired != nil {
+			wanted++
+			if !service.Desired.Equal(s.acked[service.ID].service) {
+				differ = append(differ, service.ID)
+			}
+		}
+		return true
+	})
+	if wanted-len(differ) < len(s.acked) {
+		for id := range s.acked {
+			if snapshot.Desired(s.options.Dataplane, id) == nil {
+				differ = append(differ, id)
+			}
+		}
+	}
+	if len(differ) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.needFull {
+		return
+	}
+	for _, id := range differ {
+		s.note(id)
+	}
+	s.markWaiting(time.Now())
 }

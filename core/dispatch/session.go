@@ -137,7 +137,7 @@ func (s *Session) Publish(change catalog.Change) {
 	s.newest = change.Snapshot
 	if !s.needFull {
 		for _, id := range change.IDs {
-			s.note(id, time.Now())
+			s.note(id)
 		}
 	}
 	s.markWaiting(time.Now())
@@ -204,7 +204,7 @@ func (s *Session) SetSyncInterval(interval time.Duration) {
 }
 
 // note takes in that the desired state of one service may have changed.
-func (s *Session) note(id string, now time.Time) {
+func (s *Session) note(id string) {
 	desired := s.newest.Desired(s.options.Dataplane, id)
 	holds, flying := s.inFlight.holds(id)
 	if !flying {

@@ -579,3 +579,21 @@ func TestPublishWhileDetachingInFlight(t *testing.T) {
 		}
 	})
 }
+
+// TestForgottenIDs has changes that don't name what they change: the next check
+// finds it.
+func TestForgottenIDs(t *testing.T) {
+	inBubble(t, Options{SyncInterval: time.Minute}, func(t *testing.T, n *node, s *Session) {
+		f := newFake(t)
+		s.Release()
+		n.publish([]*catalog.Service{service("a", "ours", 1), service("b", "ours", 1)})
+		s.Attach(f, 0)
+		wantCalls(t, f, "full 1 +a +b")
+		n.snapshot = n.snapshot.Next(2, time.Now(), []*catalog.Service{service("a", "ours", 2), service("c", "ours", 1)}, []string{"b"})
+		s.Publish(catalog.Change{Snapshot: n.snapshot})
+		time.Sleep(47 * time.Second)
+		wantCalls(t, f)
+		time.Sleep(26 * time.Second)
+		wantCalls(t, f, "1>1", "1>2 +a +c -b")
+	})
+}

@@ -56,10 +56,13 @@ func startChild(i *image, env []string, stdout, stderr *os.File) (*child, error)
 	}
 	// What the core itself has inherited without the close-on-exec flag must
 	// not reach a plugin.
-	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.ENOSYS) {
+	err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // Linux before 5.11
 		return nil, fmt.Errorf("keeping descriptors from the plugin: %w", err)
 	}
-	if err := startPatiently(cmd); err != nil {
+	if err := startPatiently(cmd); errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("starting %s: its interpreter or loader is not there: %w", i.Path, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", i.Path, err)
 	}
 	c := &child{pid: cmd.Process.Pid, started: time.Now(), exited: make(chan struct{}), cmd: cmd}

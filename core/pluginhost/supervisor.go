@@ -295,7 +295,9 @@ func (s *Supervisor) watch(ctx context.Context, process *Process) error {
 func (s *Supervisor) Restart(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.restart, s.pardon = reason, true
+	if s.restart, s.pardon = reason, true; reason == "" {
+		s.restart = "an operator wants it"
+	}
 	s.wakeUp()
 }
 

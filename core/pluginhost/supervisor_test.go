@@ -115,12 +115,7 @@ func checkSurroundings(t *testing.T, b *bench, p *Process) {
 		"0": "/dev/null", "1": filepath.Join(b.logs, "good.stdout"), "2": filepath.Join(b.logs, "good.stderr"),
 	}
 	ours := map[string]bool{}
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		target, _ := os.Readlink("/proc/self/fd/" + e.Name())
+	for _, target := range descriptors(t) {
 		ours[target] = target != "" && !strings.HasPrefix(target, "anon_inode:") && !strings.HasPrefix(target, "/sys/")
 	}
 	for fd, target := range got.FDs {
@@ -128,6 +123,21 @@ func checkSurroundings(t *testing.T, b *bench, p *Process) {
 			t.Errorf("descriptor %s is %s", fd, target)
 		}
 	}
+}
+
+// descriptors gives what this process has open.
+func descriptors(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, e := range entries {
+		target, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		targets = append(targets, target)
+	}
+	return targets
 }
 
 func TestPluginThatDoesNotStart(t *testing.T) {
@@ -159,6 +169,27 @@ func TestPluginThatDoesNotStart(t *testing.T) {
 				t.Errorf("error %v\nwant it to contain %s", err, test.want)
 			}
 			b.nothingLeft()
+		})
+	}
+}
+
+func TestFileThatIsNoProgram(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"text", "I am a plugin, believe me", "exec format error"},
+		{"interpreter", "#!/no/such/shell\n", "its interpreter or loader is not there"},
+		{"empty", "", "EOF"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t)
+			path := b.install("good", "1.0.0")
+			must(t, os.WriteFile(path, []byte(test.text), 0o755))
+			binaries, _, err := Find(b.plugins, "good")
+			must(t, err)
+			err = Probe(context.Background(), binaries[0], ProbeOptions{RuntimeDir: b.runtime}, nil)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %s", err, test.want)
+			}
 		})
 	}
 }
@@ -413,6 +444,8 @@ func TestKilledManyTimes(t *testing.T) {
 	b.install("good", "1.0.0")
 	r := b.run("good", nil, configure)
 	r.rulesForTest(func(rules *rules) { rules.allowed = 1000 })
+	r.wantState(StateRunning)
+	before := len(descriptors(t))
 	for range 20 {
 		p := r.wantReady()
 		if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
@@ -424,6 +457,13 @@ func TestKilledManyTimes(t *testing.T) {
 		<-p.Done()
 	}
 	r.wantReady()
+	r.wantState(StateRunning)
+	waitUntil(t, "there are no more descriptors than before", func() error {
+		if now := descriptors(t); len(now) > before {
+			return fmt.Errorf("%d descriptors, before %d: %v", len(now), before, now)
+		}
+		return nil
+	})
 	if left := zombies(); len(left) > 0 {
 		t.Errorf("zombies %v", left)
 	}

@@ -170,7 +170,7 @@ func (i *image) verify(want string) error {
 	}
 	var magic [2]byte
 	if _, err := i.file.ReadAt(magic[:], 0); err != nil {
-		return fmt.Errorf("reading the plugin: %w", err)
+		return fmt.Errorf("reading the first bytes of the plugin: %w", err)
 	}
 	i.script = string(magic[:]) == "#!"
 	return nil
