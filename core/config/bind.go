@@ -44,6 +44,7 @@ func Bind(cfg *Config, schemas map[string]PluginSchema) (*Config, *Diagnostics) 
 	for i := range bound.Services {
 		b.service(&bound.Services[i])
 	}
+	bound.Files = cfg.sources.withIncluded(cfg.Files)
 	return &bound, b.finish()
 }
 
@@ -76,7 +77,11 @@ func (b *binder) dataplane(d *Dataplane) {
 	if s == nil {
 		s = &schema.Schema{}
 	}
-	if err := errors.Join(s.Validate(), s.CheckReserved()); err != nil {
+	err := s.Validate()
+	if err == nil {
+		err = s.CheckReserved()
+	}
+	if err != nil {
 		hideUnbound(b.report, d.Body)
 		b.errorf(&d.Range, "Plugin with a wrong schema", "The plugin of dataplane %q describes its arguments wrongly: %v.", d.Name, err)
 		return

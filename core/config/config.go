@@ -35,8 +35,9 @@ type Config struct {
 	// applied.
 	Services []*Service
 
-	// Files that were read, in order, and the directories that held them, as
-	// absolute paths: what to watch.
+	// Files that were read, in order, the directories that were given, and the
+	// files that file() included, as absolute paths: what to watch. Those that
+	// plugins' arguments include are known once bound.
 	Files []string
 
 	// sources are the files' contents and where their expressions are

@@ -21,11 +21,12 @@ type serviceRef struct{ name string }
 
 var serviceRefType = cty.Capsule("service", reflect.TypeFor[serviceRef]())
 
-// evalContext has the functions of a file in that directory.
-func evalContext(dir string, lookupEnv func(string) (string, bool)) *hcl.EvalContext {
+// evalContext has the functions of a file in that directory. read is told the
+// path of every file that is included.
+func evalContext(dir string, lookupEnv func(string) (string, bool), read func(path string)) *hcl.EvalContext {
 	return &hcl.EvalContext{Functions: map[string]function.Function{
 		"env":     envFunction(lookupEnv),
-		"file":    fileFunction(dir),
+		"file":    fileFunction(dir, read),
 		"service": serviceFunction,
 	}}
 }
@@ -55,12 +56,13 @@ func envFunction(lookupEnv func(string) (string, bool)) function.Function {
 	})
 }
 
-func fileFunction(dir string) function.Function {
+func fileFunction(dir string, read func(path string)) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "path", Type: cty.String}},
 		Type:   function.StaticReturnType(cty.String),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			path := resolve(dir, args[0].AsString())
+			read(path)
 			data, err := readRegular(path, maxIncludedFile)
 			if err != nil {
 				return cty.NilVal, function.NewArgErrorf(0, "%s can't be read: %s", path, reason(err))

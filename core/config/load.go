@@ -166,6 +166,7 @@ func Load(paths []string, opts Options) (*Config, *Diagnostics) {
 	l.decode(parts)
 	l.places()
 	l.check()
+	l.cfg.Files = src.withIncluded(l.cfg.Files)
 	return l.cfg, l.report.finish()
 }
 

@@ -348,14 +348,15 @@ func (s *serviceBlock) endpoint(r reader, b *hcl.Block) {
 		e.Weight = uint32(n)
 	}
 	r.setString(&e.Zone, c.attrs["zone"])
-	a := c.attrs["address"]
-	if a == nil || isNull(r, a) {
-		r.errorf(&c.end, "Missing argument", `An endpoint needs address, such as address = "10.0.3.7:5432".`)
-	} else if text, outside, ok := r.string(a); ok {
+	a, before := c.attrs["address"], len(r.found)
+	text, outside, ok := r.string(a)
+	if ok {
 		var why string
 		if e.Host, e.Port, why = hostPort(text); why != "" {
 			r.errorf(rangeP(a), "Bad address", `address must be a host and a port such as "10.0.3.7:5432", "[fd00::7]:80" or "db.example:5432", not %s: %s.`, shown(text, outside), why)
 		}
+	} else if len(r.found) == before { // absent or null
+		r.errorf(&c.end, "Missing argument", `An endpoint needs address, such as address = "10.0.3.7:5432".`)
 	}
 	// With a mistake too it is kept, so that the service still counts as static.
 	s.Endpoints = append(s.Endpoints, e)

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -20,6 +21,11 @@ type sources struct {
 	order     map[string]int
 	text      map[string][]byte
 	contexts  map[string]*hcl.EvalContext
+
+	// included are the files that file() has read, absolute. Load fills it, and
+	// so may several Binds at once.
+	mu       sync.Mutex
+	included map[string]bool
 }
 
 func newSources(lookupEnv func(string) (string, bool)) *sources {
@@ -28,6 +34,7 @@ func newSources(lookupEnv func(string) (string, bool)) *sources {
 		order:     map[string]int{},
 		text:      map[string][]byte{},
 		contexts:  map[string]*hcl.EvalContext{},
+		included:  map[string]bool{},
 	}
 }
 
@@ -36,7 +43,29 @@ func (s *sources) add(file string, text []byte) {
 		s.order[file] = len(s.order) + 1
 	}
 	s.text[file] = text
-	s.contexts[file] = evalContext(filepath.Dir(file), s.lookupEnv)
+	s.contexts[file] = evalContext(filepath.Dir(file), s.lookupEnv, s.include)
+}
+
+func (s *sources) include(path string) {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.included[path] = true
+}
+
+// withIncluded adds the included files to those that were read.
+func (s *sources) withIncluded(files []string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	files = slices.Clone(files)
+	for _, path := range sortedKeys(s.included) {
+		if !slices.Contains(files, path) {
+			files = append(files, path)
+		}
+	}
+	return files
 }
 
 // context in which an expression of that file is evaluated.
