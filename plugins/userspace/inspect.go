@@ -170,6 +170,6 @@ func (d *detail) text() string {
 	for _, e := range d.Endpoints {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\n", e.Address, e.Weight, e.State, e.Active, e.Connections, e.Failures, e.BytesIn, e.BytesOut)
 	}
-	w.Flush()
+	_ = w.Flush() // to a strings.Builder: never fails
 	return b.String()
 }

@@ -171,7 +171,7 @@ func (k *system) shutdown(fd int32) {
 
 // close is not repeated after EINTR: the descriptor is gone in any case.
 func (k *system) close(fd int32) {
-	unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
 func (k *system) reset(fd int32) {

@@ -233,7 +233,7 @@ func (l *loop) goOn() {
 func (l *loop) handleMessages() {
 	l.woken = false
 	var number [8]byte
-	unix.Read(int(l.wake), number[:])
+	_, _ = unix.Read(int(l.wake), number[:]) // EAGAIN: a wake-up that is no more
 	l.mu.Lock()
 	queue := l.queue
 	l.queue = nil

@@ -19,7 +19,6 @@ type machine struct {
 	service *service
 	engine  *Engine
 	pairs   []*pair
-	steps   int
 	idle    bool // idle time-outs may end a connection
 	log     []string
 }
@@ -475,4 +474,46 @@ func TestMachine(t *testing.T) {
 		copy(script[1:], []byte{0, script[1], 3, 1, 17, 0})
 		play(t, script)
 	}
+}
+
+// TestStaleEvents: both sockets of a connection have events in one batch, the
+// first of which ends it, and a new connection comes before the second is
+// handled: it must get another slot, and the second event must not reach it.
+func TestStaleEvents(t *testing.T) {
+	m := newMachine(t, 1)
+	m.connect(1000)
+	m.answer(true)
+	m.turn(nil)
+	old := m.pairs[0]
+	m.kernel.end(old.front)
+	m.turn(nil) // the client's end is passed on
+	m.kernel.write(old.back, 10)
+	m.kernel.end(old.back)
+	m.kernel.abort(old.front)
+	m.pairs[0].reset[client] = true
+	events := m.kernel.wait()
+	if len(events) != 2 {
+		t.Fatalf("%d events", len(events))
+	}
+	for n, e := range events {
+		m.loop.ready(e.slot, e.side, e.mask)
+		if n == 0 {
+			if !old.front.closed || !old.back.closed {
+				t.Fatal("the first event didn't end the connection")
+			}
+			m.connect(1000)
+		}
+	}
+	if got := m.pairs[1].front.slot; got == old.front.slot {
+		t.Errorf("slot %d was used again in the batch in which it was freed", got)
+	}
+	if m.pairs[1].front.closed || m.loop.slots.at(m.pairs[1].front.slot).state != stateConnecting {
+		t.Error("an event of the old connection reached the new one")
+	}
+	m.loop.slots.recycle()
+	m.connect(1000)
+	if got := m.pairs[2].front.slot; got != old.front.slot {
+		t.Errorf("after the batch slot %d was taken, not the free one", got)
+	}
+	m.finish()
 }
