@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -64,26 +65,50 @@ func OpenFile(path string, options FileOptions) (*File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading leases: %w", err)
 	}
-	if err != nil {
+	missing, damage := err != nil, ""
+	if missing {
 		// Whoever took the file away wants to begin anew.
 		_ = os.Remove(path + oldSuffix)
-	} else {
-		claims, damage, err := decodeJournal(data)
-		if err != nil {
-			return nil, fmt.Errorf("reading leases: %s: %w", path, err)
-		}
-		if damage != "" {
-			f.salvage(&claims, damage)
-		}
-		for _, c := range claims {
-			f.table.put(c)
-		}
-		f.table.sortRests()
+	} else if damage, err = f.read(data); err != nil {
+		return nil, fmt.Errorf("reading leases: %s: %w", path, err)
 	}
 	if err := f.rewrite(); err != nil {
-		return nil, fmt.Errorf("writing leases: %w", err)
+		if _, folder := os.Stat(filepath.Dir(path)); folder != nil {
+			return nil, fmt.Errorf("writing leases: %w", err)
+		}
+		// A full disk must not keep the known leases from use. A new one waits
+		// until it can be recorded.
+		f.log.Error("leases of VIPs can't be written: services that have one keep it, new ones wait", "path", path, "error", err)
+		if !missing && damage == "" {
+			f.resume(int64(len(data)))
+		}
 	}
 	return f, nil
+}
+
+// read fills the table from the bytes of a file, and gives what is damaged.
+func (f *File) read(data []byte) (damage string, err error) {
+	claims, damage, err := decodeJournal(data)
+	if err != nil {
+		return "", err
+	}
+	if damage != "" {
+		f.salvage(&claims, damage)
+	}
+	for _, c := range claims {
+		f.table.put(c)
+	}
+	f.table.sortRests()
+	return damage, nil
+}
+
+// resume goes on with the file as it is, which holds so many bytes.
+func (f *File) resume(size int64) {
+	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return
+	}
+	f.file, f.size, f.lines, f.dirty = file, size, len(f.table.byAddress), false
 }
 
 // oldSuffix marks the file that was there before the last rewrite.

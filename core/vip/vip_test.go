@@ -469,20 +469,11 @@ func TestUnreadable(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	s := open(t, pool("a", "10.96.0.0/24"))
 	s.claim("web")
-	var was syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
-		t.Fatal(err)
-	}
-	set := func(n uint64) {
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: n, Max: was.Max}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// Half a line fits.
-	set(uint64(s.size) + 30)
+	undo := limitFileSize(t, uint64(s.size)+30)
 	_, err := s.Claim("", "redis")
 	releaseErr := s.Release("web")
-	set(was.Cur)
+	undo()
 	if !errors.Is(err, ErrWaiting) || !errors.Is(err, syscall.EFBIG) {
 		t.Errorf("error is %v, want ErrWaiting because of %v", err, syscall.EFBIG)
 	}
@@ -496,6 +487,56 @@ func TestFullDisk(t *testing.T) {
 	s.reopen()
 	if l, held := s.Lease("redis"); !held || !slices.Equal(l.Addresses, redis) || s.log.Len() > 0 {
 		t.Errorf("lease is %v, %v; the log says %q", l, held, s.log.String())
+	}
+}
+
+// limitFileSize stands for a full disk: no file of the process grows above n
+// bytes.
+func limitFileSize(t *testing.T, n uint64) (undo func()) {
+	t.Helper()
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: n, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFullDiskAtStart: the known leases are in force, and what comes waits.
+func TestFullDiskAtStart(t *testing.T) {
+	for _, damage := range []bool{false, true} {
+		s := open(t, pool("a", "10.96.0.0/24"))
+		web := s.claim("web")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if damage {
+			data, _ := os.ReadFile(s.path)
+			if err := os.WriteFile(s.path, append(data, "garbage"...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		undo := limitFileSize(t, 20)
+		s.reopen()
+		if got := s.claim("web"); !slices.Equal(got, web) {
+			t.Errorf("web has %v, it had %v", got, web)
+		}
+		_, err := s.Claim("", "redis")
+		undo()
+		if !errors.Is(err, ErrWaiting) {
+			t.Errorf("error is %v, want ErrWaiting", err)
+		}
+		s.claim("redis")
+		s.reopen()
+		if n := len(s.List()); n != 2 {
+			t.Errorf("%d leases", n)
+		}
 	}
 }
 
