@@ -115,8 +115,8 @@ func (s *Service) decodePolicy(m *pb.Service) error {
 	return nil
 }
 
-// named tells whether a number from the wire is one of the enumeration.
-func named[E ~int32](names []string, v E) bool { return v > 0 && int(v) < len(names) }
+// named tells whether a number is one of the enumeration.
+func named[E ~int32 | ~uint8](names []string, v E) bool { return v > 0 && int(v) < len(names) }
 
 func decodeFrontend(m *pb.Frontend) (Frontend, error) {
 	address, err := decodeAddress(m.GetAddress())

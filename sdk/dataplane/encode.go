@@ -16,7 +16,12 @@ import (
 // From the model to messages. The enumerations of the model have the numbers
 // of the contract.
 
+// encodeService refuses what a plugin would: one wrong service must not spoil
+// the Apply of all others.
 func encodeService(s *Service) (*pb.Service, error) {
+	if err := s.checkPolicy(); err != nil {
+		return nil, err
+	}
 	if !utf8.ValidString(s.Balance) {
 		return nil, fmt.Errorf("the balance method %q is no valid UTF-8", s.Balance)
 	}
@@ -37,6 +42,9 @@ func encodeService(s *Service) (*pb.Service, error) {
 	for i, f := range s.Frontends {
 		address, err := appendAddress(nil, f.Address)
 		if err != nil {
+			return nil, fmt.Errorf("frontend %v: %w", f.Address, err)
+		}
+		if err := f.check(); err != nil {
 			return nil, fmt.Errorf("frontend %v: %w", f.Address, err)
 		}
 		out.Frontends[i] = &pb.Frontend{
@@ -65,7 +73,7 @@ func encodeEndpoints(endpoints []Endpoint) ([]*pb.Endpoint, error) {
 			return nil, fmt.Errorf("endpoint %v: %w", e.Address, err)
 		}
 		m.Address = addresses[start:len(addresses):len(addresses)]
-		if err := checkPlaces(e); err != nil {
+		if err := e.check(); err != nil {
 			return nil, fmt.Errorf("endpoint %v: %w", e.Address, err)
 		}
 		m.Port, m.Weight, m.State = uint32(e.Address.Port()), e.Weight, pb.EndpointState(e.State)
@@ -78,10 +86,46 @@ func encodeEndpoints(endpoints []Endpoint) ([]*pb.Endpoint, error) {
 	return out, nil
 }
 
+var errNoPort = errors.New("a port is 1 to 65535, not 0")
+
+// checkPolicy takes zero for unspecified.
+func (s *Service) checkPolicy() error {
+	if err := checkID(s.ID); err != nil {
+		return err
+	}
+	switch {
+	case s.OnEmpty != 0 && !named(emptyActionNames, s.OnEmpty):
+		return fmt.Errorf("unknown empty action %v", s.OnEmpty)
+	case s.Masquerade != 0 && !named(masqueradeNames, s.Masquerade):
+		return fmt.Errorf("unknown masquerade policy %v", s.Masquerade)
+	case s.OnDrainEnd != 0 && !named(drainEndActionNames, s.OnDrainEnd):
+		return fmt.Errorf("unknown drain end action %v", s.OnDrainEnd)
+	}
+	return nil
+}
+
+func (f Frontend) check() error {
+	switch {
+	case f.Port == 0:
+		return errNoPort
+	case !named(frontendKindNames, f.Kind):
+		return fmt.Errorf("unknown kind %v", f.Kind)
+	case !named(protocolNames, f.Protocol):
+		return fmt.Errorf("unknown protocol %v", f.Protocol)
+	}
+	return nil
+}
+
 // maxPlaceLength of a zone's or a node's name.
 const maxPlaceLength = 1024
 
-func checkPlaces(e *Endpoint) error {
+func (e *Endpoint) check() error {
+	if e.Address.Port() == 0 {
+		return errNoPort
+	}
+	if !named(endpointStateNames, e.State) {
+		return fmt.Errorf("unknown state %v", e.State)
+	}
 	for _, name := range []string{e.Zone, e.Node} {
 		if len(name) > maxPlaceLength || !utf8.ValidString(name) {
 			return fmt.Errorf("a zone or a node has a name of at most %d bytes of UTF-8", maxPlaceLength)

@@ -789,3 +789,45 @@ func (s *countingStream) SendMsg(m any) error {
 	s.conn.sizes = append(s.conn.sizes, proto.Size(m.(proto.Message)))
 	return s.ClientStream.SendMsg(m)
 }
+
+// TestOneWrongServiceSpoilsNoOther: what a plugin would refuse isn't sent.
+func TestOneWrongServiceSpoilsNoOther(t *testing.T) {
+	wrong := func(id string, change func(*dataplane.Service)) *dataplane.Service {
+		s := service(id, 1)
+		change(s)
+		return s
+	}
+	services := []*dataplane.Service{
+		service("good", 1),
+		wrong("frontend-port", func(s *dataplane.Service) { s.Frontends[0].Port = 0 }),
+		wrong("frontend-kind", func(s *dataplane.Service) { s.Frontends[0].Kind = 9 }),
+		wrong("frontend-protocol", func(s *dataplane.Service) { s.Frontends[0].Protocol = 0 }),
+		wrong("frontend-address", func(s *dataplane.Service) { s.Frontends[0].Address = netip.Addr{} }),
+		wrong("endpoint-port", func(s *dataplane.Service) { s.Endpoints[0].Address = netip.MustParseAddrPort("10.0.0.1:0") }),
+		wrong("endpoint-state", func(s *dataplane.Service) { s.Endpoints[0].State = 0 }),
+		wrong("endpoint-zone", func(s *dataplane.Service) { s.Endpoints[0].Zone = "\xff" }),
+		wrong("endpoint-node", func(s *dataplane.Service) { s.Endpoints[0].Node = strings.Repeat("n", 2000) }),
+		wrong("balance", func(s *dataplane.Service) { s.Balance = "\xff" }),
+		wrong("on-empty", func(s *dataplane.Service) { s.OnEmpty = 9 }),
+		wrong("masquerade", func(s *dataplane.Service) { s.Masquerade = 9 }),
+		wrong("on-drain-end", func(s *dataplane.Service) { s.OnDrainEnd = 9 }),
+		wrong("allow", func(s *dataplane.Service) { s.Allow = []netip.Prefix{{}} }),
+		service("the/id", 1),
+	}
+	d := newRecorder()
+	r := newRig(t, d)
+	r.configure(t, "", "")
+	got, err := r.client.Apply(contextOf(t), dataplane.Change{Revision: 1, Full: true, Upserts: services})
+	if err != nil || got.Upserted != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, s := range services[1:] {
+		if got.Failed[s.ID] == "" {
+			t.Errorf("service %s has not failed", s.ID)
+		}
+	}
+	got, err = r.client.Apply(contextOf(t), dataplane.Change{Revision: 2, Base: 1, Deletes: []string{"the/id", "good"}})
+	if err != nil || got.Removed != 1 || got.Failed["the/id"] == "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -87,6 +87,10 @@ func (w *changeWriter) write(change Change) error {
 		}
 	}
 	for _, id := range change.Deletes {
+		if err := checkID(id); err != nil {
+			w.unsent[id] = err.Error()
+			continue
+		}
 		w.next.Deletes = append(w.next.Deletes, id)
 		if err := w.grow(len(id) + 4); err != nil {
 			return err
