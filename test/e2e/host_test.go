@@ -334,6 +334,11 @@ func startProcess(t *testing.T, env []string, sys *syscall.SysProcAttr, args ...
 		if p.alive() {
 			p.kill()
 		}
+		for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
+			if i := strings.Index(p.log(), bad); i >= 0 {
+				t.Errorf("%s:\n%s", bad, p.log()[i:])
+			}
+		}
 	})
 	return p
 }

@@ -36,7 +36,7 @@ func build() error {
 	built.dir = dir
 	built.patchbay = filepath.Join(dir, "patchbay")
 	built.plugins = map[string]string{}
-	if err := goBuild("../..", "./core/cmd/patchbay", built.patchbay); err != nil {
+	if err := goBuild("../..", "./core/cmd/patchbay", built.patchbay, raceFlags...); err != nil {
 		return err
 	}
 	for _, p := range []struct{ name, module, pkg string }{
@@ -52,10 +52,15 @@ func build() error {
 	return nil
 }
 
-func goBuild(module, pkg, out string) error {
-	command := exec.Command("go", "build", "-o", out, pkg)
+// raceFlags build the agent with the race detector where the tests have it.
+var raceFlags []string
+
+func goBuild(module, pkg, out string, flags ...string) error {
+	command := exec.Command("go", append(append([]string{"build", "-o", out}, flags...), pkg)...)
 	command.Dir = module
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if len(flags) == 0 {
+		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	if err := command.Run(); err != nil {

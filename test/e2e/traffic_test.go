@@ -27,7 +27,13 @@ func frontend(t *testing.T) string {
 var (
 	frontends    atomic.Uint32
 	frontendSeed = time.Now().UnixNano() / 1000
+	// frontendPort is one that nobody listens on for all addresses, mostly, and
+	// that no client gets for its own end.
+	frontendPort = 11000 + frontendSeed%20000
 )
+
+// at gives the address and port of a frontend.
+func at(vip string) string { return fmt.Sprintf("%s:%d", vip, frontendPort) }
 
 // freeAddress gives a TCP address that nobody listens on just now.
 func freeAddress(t *testing.T) string {

@@ -16,15 +16,15 @@ import (
 
 // web is a configuration of one service on a frontend, carried by userspace.
 func web(vip string, body ...string) string {
-	return fmt.Sprintf("dataplane \"userspace\" {\n  default = true\n}\nservice \"web\" {\n  vip  = [%q]\n  port = 8080\n  drain = \"1h\"\n%s}\n",
-		vip, strings.Join(body, ""))
+	return fmt.Sprintf("dataplane \"userspace\" {\n  default = true\n}\nservice \"web\" {\n  vip  = [%q]\n  port = %d\n  drain = \"1h\"\n%s}\n",
+		vip, frontendPort, strings.Join(body, ""))
 }
 
 func TestTrafficFollows(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "userspace")
 	vip := frontend(t)
-	address := vip + ":8080"
+	address := at(vip)
 	a, b, c := newBackend(t, "a"), newBackend(t, "b"), newBackend(t, "c")
 	h.config("patchbay.hcl", "watch_files = true\n"+web(vip, a.hcl("")))
 	h.start()
@@ -81,7 +81,7 @@ func TestTrafficFollowsHealthCheck(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "userspace")
 			vip := frontend(t)
-			address := vip + ":8080"
+			address := at(vip)
 			a, b := newBackend(t, "a"), newBackend(t, "b")
 			check := "  check {\n    " + kind + "\n    interval = \"100ms\"\n    timeout = \"5s\"\n    rise = 2\n    fall = 2\n  }\n"
 			h.config("patchbay.hcl", web(vip, a.hcl(""), b.hcl(""), check))
@@ -93,14 +93,16 @@ func TestTrafficFollowsHealthCheck(t *testing.T) {
 				b.close()
 			}
 			h.awaitOnly(address, "a")
-			list, err := h.client.Endpoints(t.Context(), "web")
-			if err != nil {
-				t.Fatal(err)
-			}
-			i := slices.IndexFunc(list.Endpoints, func(e admin.Endpoint) bool { return e.Health == "critical" })
-			if i < 0 || list.Endpoints[i].State == "active" || list.Endpoints[i].Reason == "" {
-				t.Errorf("the failing endpoint is not shown with its reason: %+v", list.Endpoints)
-			}
+			h.eventually("the failing endpoint is shown with its reason", func() error {
+				list, err := h.client.Endpoints(t.Context(), "web")
+				if err == nil && !slices.ContainsFunc(list.Endpoints, func(e admin.Endpoint) bool {
+					return e.Health == "critical" && e.State != "active" && e.Reason != ""
+				}) {
+					err = fmt.Errorf("%+v", list.Endpoints)
+				}
+				return err
+			})
+			h.awaitOnly(address, "a")
 			if strings.HasPrefix(kind, "http") {
 				b.sick.Store(false)
 			} else {
@@ -116,7 +118,7 @@ func TestWeights(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "userspace")
 	vip := frontend(t)
-	address := vip + ":8080"
+	address := at(vip)
 	a, b, c := newBackend(t, "a"), newBackend(t, "b"), newBackend(t, "c")
 	h.config("patchbay.hcl", web(vip, a.hcl("weight = 1"), b.hcl("weight = 3"), c.hcl("weight = 0")))
 	h.start()
@@ -134,7 +136,8 @@ func TestWeights(t *testing.T) {
 	h.reload()
 	h.eventually("the weights are acknowledged", func() error {
 		list, err := h.client.Endpoints(t.Context(), "web")
-		if err == nil && (list.Endpoints[0].Weight != 9 || mustState(h, "web") != admin.StateOK) {
+		i := slices.IndexFunc(list.Endpoints, func(e admin.Endpoint) bool { return e.Weight == 9 })
+		if err == nil && (i < 0 || mustState(h, "web") != admin.StateOK) {
 			err = fmt.Errorf("%+v", list.Endpoints)
 		}
 		return err
@@ -156,7 +159,7 @@ func TestDrainingKeepsConnections(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "userspace")
 	vip := frontend(t)
-	address := vip + ":8080"
+	address := at(vip)
 	first, second := newEcho(t, "first"), newEcho(t, "second")
 	endpoint := func(a string) string { return fmt.Sprintf("  endpoint { address = %q }\n", a) }
 	h.config("patchbay.hcl", web(vip, endpoint(first)))
@@ -233,7 +236,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	h.config("patchbay.hcl", next())
 	h.start()
 	h.awaitService("web", admin.StateOK, "")
-	load := newLoad(t, vip+":8080", 4)
+	load := newLoad(t, at(vip), 4)
 	changed := 0
 	for range changes {
 		h.config("patchbay.hcl", next())
@@ -271,13 +274,13 @@ func TestKilledUserspaceComesBack(t *testing.T) {
 	a := newBackend(t, "a")
 	h.config("patchbay.hcl", web(vip, a.hcl("")))
 	h.start()
-	h.awaitOnly(vip+":8080", "a")
+	h.awaitOnly(at(vip), "a")
 	pid := h.awaitPlugin("userspace", "running", running).PID
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	h.awaitPlugin("userspace", "running anew", func(p admin.Plugin) bool { return running(p) && p.PID != pid })
-	h.awaitOnly(vip+":8080", "a")
+	h.awaitOnly(at(vip), "a")
 	h.awaitService("web", admin.StateOK, "")
 }
 
@@ -291,8 +294,8 @@ func TestStatistics(t *testing.T) {
 	h.start()
 	h.awaitService("web", admin.StateOK, "")
 	const n = 25
-	h.awaitOnly(vip+":8080", "a")
-	answers(t, vip+":8080", n)
+	h.awaitOnly(at(vip), "a")
+	answers(t, at(vip), n)
 	want := float64(a.requests.Load())
 	h.eventually("the connections are counted", func() error {
 		for _, series := range []string{
@@ -320,7 +323,7 @@ func TestDescriptorLimit(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "userspace")
 	vip := frontend(t)
-	address := vip + ":8080"
+	address := at(vip)
 	echo := newEcho(t, "echo")
 	h.config("patchbay.hcl", web(vip, fmt.Sprintf("  endpoint { address = %q }\n", echo)))
 	h.wrap = []string{"prlimit", "--nofile=128:128"}
