@@ -121,7 +121,8 @@ func (s *Server) take(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// serveTurn takes the turn for a call of the host, unless the plugin ends.
+// serveTurn takes the turn for a call of the host, unless the plugin ends or
+// the host has given the call up: then a newer one may have overtaken it.
 func (s *Server) serveTurn(ctx context.Context) (release func(), err error) {
 	release, err = s.take(ctx)
 	if err != nil {
@@ -129,11 +130,14 @@ func (s *Server) serveTurn(ctx context.Context) (release func(), err error) {
 	}
 	select {
 	case <-s.ending:
-		release()
-		return nil, status.Error(codes.Unavailable, "the plugin is ending")
+		err = status.Error(codes.Unavailable, "the plugin is ending")
+	case <-ctx.Done():
+		err = status.FromContextError(ctx.Err()).Err()
 	default:
 		return release, nil
 	}
+	release()
+	return nil, err
 }
 
 // guard turns a panic of the author's code into an error: one bad update must

@@ -164,6 +164,27 @@ func TestUpdatesAreEnough(t *testing.T) {
 	}
 }
 
+// TestGivenUpBeforeItsTurn: an Apply whose host doesn't wait any more changes
+// nothing, also when its turn comes at the same moment.
+func TestGivenUpBeforeItsTurn(t *testing.T) {
+	k := &kernel{random: rand.New(rand.NewPCG(1, 1)), holds: map[string]int{}}
+	s := NewServer(k, ServerOptions{Logger: hclog.NewNullLogger()})
+	if _, err := s.Configure(context.Background(), &pb.ConfigureRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 100 { // the turn is free and the context is over: either may be seen first
+		tx := &transaction{full: true, order: []string{"a"}, upserts: map[string]*Service{"a": numbered("a", 1)}}
+		if _, err := s.commit(ctx, tx); status.Code(err) != codes.Canceled || len(k.holds) > 0 {
+			t.Fatalf("got %v, %v", err, k.holds)
+		}
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func address4(b ...byte) []byte { return b }
 
 func validService() *pb.Service {
