@@ -122,6 +122,25 @@ func (f *fakeConsul) questions(path string) int {
 	return f.asked[path]
 }
 
+// awaitQuestions waits until it has been asked that many times more.
+func (f *fakeConsul) awaitQuestions(t *testing.T, more int) {
+	t.Helper()
+	total := func() (n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, asked := range f.asked {
+			n += asked
+		}
+		return n
+	}
+	deadline := time.Now().Add(patience)
+	for wanted := total() + more; total() < wanted; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it was not asked %d times more within %v", more, patience)
+		}
+	}
+}
+
 // ServeHTTP implements http.Handler.
 func (f *fakeConsul) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()

@@ -143,6 +143,7 @@ func TestFaults(t *testing.T) {
 
 			f.setFault(c.fault)
 			r.await(t, "the fault is shown", stale(c.shown))
+			f.awaitQuestions(t, 3)
 			r.await(t, "web is as it was", has("web", "10.0.0.1:80", "10.0.0.2:80"))
 			r.await(t, "db is as it was", has("db", "10.0.0.3:5432"))
 			f.setFault(nil)
