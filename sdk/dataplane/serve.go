@@ -237,6 +237,9 @@ func describeJSON(d Description) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, p := d.Capabilities, d.Privileges
+	c.Protocols, c.Families, c.FrontendKinds = listed(c.Protocols), listed(c.Families), listed(c.FrontendKinds)
+	c.Balance, p.Capabilities = listed(c.Balance), listed(p.Capabilities)
 	return json.MarshalIndent(struct {
 		Name          string         `json:"name"`
 		Version       string         `json:"version"`
@@ -245,5 +248,13 @@ func describeJSON(d Description) ([]byte, error) {
 		Privileges    Privileges     `json:"privileges"`
 		ConfigSchema  *schema.Schema `json:"config_schema"`
 		OptionsSchema *schema.Schema `json:"options_schema"`
-	}{d.Name, d.Version, ProtocolVersion, d.Capabilities, d.Privileges, configSchema, optionsSchema}, "", "  ")
+	}{d.Name, d.Version, ProtocolVersion, c, p, configSchema, optionsSchema}, "", "  ")
+}
+
+// listed makes an empty list of none, as JSON shows them differently.
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }

@@ -395,7 +395,7 @@ func TestByHand(t *testing.T) {
 			Name     string
 			Protocol int
 		}
-		if err := json.Unmarshal([]byte(out), &d); err != nil || code != 0 || errOut != "" || d.Name != "quiet" || d.Protocol != 1 {
+		if err := json.Unmarshal([]byte(out), &d); err != nil || code != 0 || errOut != "" || d.Name != "quiet" || d.Protocol != 1 || strings.Contains(out, "null") {
 			t.Errorf("exit %d, %v\n%s%s", code, err, out, errOut)
 		}
 	}
