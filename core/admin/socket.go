@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -72,8 +73,9 @@ func ListenSocket(path, userName, groupName string) (net.Listener, error) {
 // socketListener removes its own socket, and only that, when it is closed.
 type socketListener struct {
 	*net.UnixListener
-	path string
-	info fs.FileInfo
+	path   string
+	info   fs.FileInfo
+	remove sync.Once
 }
 
 func (l *socketListener) publish(temporary string, uid, gid int) error {
@@ -96,10 +98,18 @@ func (l *socketListener) publish(temporary string, uid, gid int) error {
 	return nil
 }
 
+// Addr gives the path at which clients find the socket, not that at which it
+// was made.
+func (l *socketListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Close ends the listener, and removes the socket if it is still its own.
 func (l *socketListener) Close() error {
-	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.info) {
-		_ = os.Remove(l.path)
-	}
+	// Once: another's socket may come to have the number of ours.
+	l.remove.Do(func() {
+		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.info) {
+			_ = os.Remove(l.path)
+		}
+	})
 	return l.UnixListener.Close()
 }
 

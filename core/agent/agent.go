@@ -71,7 +71,6 @@ type Agent struct {
 	started time.Time
 	session uint64
 	dataDir string
-	socket  net.Listener
 
 	notice  *notice
 	leases  *vip.File
@@ -187,12 +186,17 @@ func (a *Agent) close() {
 	}
 }
 
+// maxProblems is how many problems are kept; the log has all.
+const maxProblems = 20
+
 // problem keeps what an operator should see to, and logs it.
 func (a *Agent) problem(what string, err error) {
 	a.log.Error(what, "error", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.problems = append(a.problems, err.Error())
+	if len(a.problems) < maxProblems {
+		a.problems = append(a.problems, err.Error())
+	}
 }
 
 func newLogger(options Options, agent config.Agent) hclog.Logger {
@@ -223,10 +227,9 @@ func (a *Agent) run(ctx context.Context, cfg *config.Config, diagnostics *config
 	if err != nil {
 		return err
 	}
-	a.socket = socket
+	defer socket.Close()
 	a.server = admin.NewServer(a, a.metrics.Registry, a.log.Named("api"))
 	defer a.server.Close()
-	defer socket.Close()
 
 	carriersCtx, stopCarriers := context.WithCancel(context.WithoutCancel(ctx))
 	a.carriersCtx = carriersCtx
@@ -287,6 +290,7 @@ func (a *Agent) serveEvents(ctx context.Context) {
 				seen = now
 				a.notice.bump()
 			}
+			a.followAddresses(ctx)
 		}
 	}
 }

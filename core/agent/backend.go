@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -75,10 +76,12 @@ func (a *Agent) sources() []admin.SourceStatus {
 	return out
 }
 
+// dataplanes gives the status of each dataplane that has a block.
 func (a *Agent) dataplanes(v *view) []admin.DataplaneStatus {
 	out := []admin.DataplaneStatus{}
-	for _, c := range a.allCarriers() {
-		if cv, ok := v.carriers[c.name]; ok {
+	cfg := a.inForce()
+	for _, name := range slices.Sorted(maps.Keys(v.carriers)) {
+		if cv := v.carriers[name]; cfg.Dataplane(name) != nil {
 			out = append(out, cv.status(v.snapshot.Unread))
 		}
 	}
@@ -350,17 +353,12 @@ func (a *Agent) sample() *admin.Sample {
 			s.LeasesResting[l.Pool]++
 		}
 	}
-	var dataplanes []admin.DataplaneStatus
 	for _, c := range a.allCarriers() {
-		cv, ok := v.carriers[c.name]
-		if !ok {
-			continue
+		if cv, ok := v.carriers[c.name]; ok {
+			s.Carriers = append(s.Carriers, c.sample(cv, v.snapshot.Unread))
 		}
-		sample := c.sample(cv, v.snapshot.Unread)
-		s.Carriers = append(s.Carriers, sample)
-		dataplanes = append(dataplanes, sample.DataplaneStatus)
 	}
-	s.Healthy = admin.Judge(s.Sources, dataplanes, cfg.SyncInterval, time.Now()).Healthy
+	s.Healthy = admin.Judge(s.Sources, a.dataplanes(v), cfg.SyncInterval, time.Now()).Healthy
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.ConfigLoaded = a.loadedAt

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/patchbay-proxy/patchbay/core/catalog"
 	"github.com/patchbay-proxy/patchbay/core/config"
@@ -16,6 +18,50 @@ func nodeFacts(cfg *config.Config) catalog.NodeFacts {
 		facts.Addresses = defaultAddresses()
 	}
 	return facts
+}
+
+// followAddresses brings the node's addresses up to date where the
+// configuration doesn't set them: a host gets its address late, or another one.
+// A family that has no address just now keeps the one that it had.
+func (a *Agent) followAddresses(ctx context.Context) {
+	cfg := a.inForce()
+	if len(cfg.Node.Addresses) > 0 {
+		return
+	}
+	a.mu.Lock()
+	had := a.node.Addresses
+	a.mu.Unlock()
+	if slices.Equal(had, keepFamilies(had, defaultAddresses())) {
+		return
+	}
+	if a.changing.acquire(ctx) != nil {
+		return
+	}
+	defer a.changing.release()
+	a.mu.Lock()
+	loaded, bound, schemas := a.loaded, a.config, a.schemas
+	a.mu.Unlock()
+	a.adopt(loaded, bound, schemas, nil)
+	for i := range bound.Dataplanes {
+		a.updateCarrier(ctx, bound, &bound.Dataplanes[i])
+	}
+	a.mu.Lock()
+	now := a.node.Addresses
+	a.mu.Unlock()
+	a.log.Info("the node's addresses have changed", "before", had, "now", now)
+}
+
+// keepFamilies gives the addresses of now, and those of before whose family
+// has none now.
+func keepFamilies(before, now []netip.Addr) []netip.Addr {
+	out := slices.Clone(now)
+	for _, a := range before {
+		if !slices.ContainsFunc(now, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare) // IPv4 first
+	return out
 }
 
 // defaultAddresses gives the address of the default route, one per family that

@@ -144,9 +144,12 @@ func (c *carrier) validate(ctx context.Context, bound *config.Config, schemas ma
 // the static source will say of it, nil when that stays as it is. The caller
 // holds changing.
 func (a *Agent) adopt(loaded, bound *config.Config, schemas map[string]config.PluginSchema, static []*source.Service) {
+	node := nodeFacts(bound)
 	a.mu.Lock()
-	a.loaded, a.config, a.schemas, a.node = loaded, bound, schemas, nodeFacts(bound)
-	node := a.node
+	if len(bound.Node.Addresses) == 0 && (a.config == nil || len(a.config.Node.Addresses) == 0) {
+		node.Addresses = keepFamilies(a.node.Addresses, node.Addresses)
+	}
+	a.loaded, a.config, a.schemas, a.node = loaded, bound, schemas, node
 	a.mu.Unlock()
 	a.catalog.Configure(catalog.Policy{Config: bound, Node: node, Static: static})
 }

@@ -608,3 +608,38 @@ func TestHealthAndMetricsOnTCP(t *testing.T) {
 		t.Errorf("the API answers on TCP: %s", text)
 	}
 }
+
+// TestWatchServices: without a terminal, -watch prints what is new or different.
+func TestWatchServices(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "null")
+	h.config("patchbay.hcl", nullConfig(staticService("web", 1, 1)+staticService("api", 1, 1)))
+	h.start()
+	h.awaitActive("web", 1)
+	h.awaitActive("api", 1)
+	watch := h.run("services", "-watch", "-socket", h.socket)
+	printed := func(n int, text string) {
+		t.Helper()
+		h.eventually(fmt.Sprintf("%q is printed %d times", text, n), func() error {
+			if got := strings.Count(watch.log(), text); got < n {
+				return fmt.Errorf("%d times in:\n%s", got, watch.log())
+			}
+			return nil
+		})
+	}
+	printed(1, "web ")
+	printed(1, "api ")
+	h.config("patchbay.hcl", nullConfig(staticService("web", 3, 1)))
+	h.reload()
+	printed(1, "3 active")
+	printed(1, "api: gone")
+	if n := strings.Count(watch.log(), "api "); n != 1 {
+		t.Errorf("the service that did not change is printed %d times:\n%s", n, watch.log())
+	}
+	if err := watch.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if !watch.wait(patience) || watch.code() != 0 {
+		t.Errorf("after Ctrl-C: exit %d\n%s", watch.code(), watch.log())
+	}
+}

@@ -157,6 +157,22 @@ func TestPluginRecovers(t *testing.T) {
 	}
 }
 
+// TestLatePlugin: a plugin whose schema nobody knew at the start is configured
+// by its block once it is there.
+func TestLatePlugin(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "null")
+	path := h.install("faulty", "faulty", "1.0.0")
+	h.faults(path, "crash_at_start")
+	h.config("patchbay.hcl", strings.Replace(withGood("faulty"), "dataplane \"faulty\" {}", "dataplane \"faulty\" {\n  faults = [\"fail_service=web\"]\n}", 1))
+	h.start()
+	h.awaitService("good", admin.StateOK, "")
+	h.awaitService("web", admin.StateWaiting, "the plugin of dataplane faulty is")
+	h.faults(path)
+	h.awaitService("web", admin.StateFailed, "as asked") // so the block has reached it
+	h.awaitService("api", admin.StateOK, "")
+}
+
 // TestMissingPluginComes: a plugin that is put in place later is found.
 func TestMissingPluginComes(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,8 +32,21 @@ func (a *asking) path() string {
 	return defaultSocket()
 }
 
-// ask calls do with a client; Ctrl-C ends the context.
+// answerTime is how long an agent may take for an answer: a plan or a reload
+// may start plugins to ask them.
+const answerTime = 5 * time.Minute
+
+// ask calls do with a client, for one answer; Ctrl-C ends the context.
 func (a *asking) ask(cmd *cobra.Command, do func(ctx context.Context, client *admin.Client) error) error {
+	return a.follow(cmd, func(ctx context.Context, client *admin.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		return do(ctx, client)
+	})
+}
+
+// follow is ask for as many answers as the user wants.
+func (a *asking) follow(cmd *cobra.Command, do func(ctx context.Context, client *admin.Client) error) error {
 	ctx, stop := signal.NotifyContext(commandContext(cmd), os.Interrupt)
 	defer stop()
 	client := admin.NewClient(a.path())

@@ -29,11 +29,16 @@ waiting or degraded. With a name: that service with its policy and endpoints.`,
 	watch := cmd.Flags().Bool("watch", false, "go on printing as things change, until Ctrl-C")
 	cmd.RunE = action(func(cmd *cobra.Command, args []string) error {
 		out := cmd.OutOrStdout()
+		if *watch && len(args) > 0 {
+			return usageError{"-watch is for the list of all services"}
+		}
+		if *watch {
+			return asks.follow(cmd, func(ctx context.Context, client *admin.Client) error {
+				return watchServices(ctx, client, out, *format)
+			})
+		}
 		return asks.ask(cmd, func(ctx context.Context, client *admin.Client) error {
 			if len(args) == 1 {
-				if *watch {
-					return usageError{"-watch is for the list of all services"}
-				}
 				detail, err := client.Service(ctx, args[0])
 				if err != nil {
 					return err
@@ -42,9 +47,6 @@ waiting or degraded. With a name: that service with its policy and endpoints.`,
 					return printJSON(out, detail)
 				}
 				return printService(out, detail)
-			}
-			if *watch {
-				return watchServices(ctx, client, out, *format)
 			}
 			list, err := client.Services(ctx, admin.Watch{})
 			if err != nil {
