@@ -131,8 +131,7 @@ func (k *sink) describe() string {
 			fmt.Fprintf(&b, "  %+v\n", i)
 		}
 	}
-	fmt.Fprintf(&b, "status %+v", k.status)
-	return b.String()
+	return fmt.Sprintf("status %+v\n%.3000s", k.status, b.String())
 }
 
 func sortedKeys[V any](m map[string]V) []string {
