@@ -31,7 +31,7 @@ type fake struct {
 	poison func(id string) string
 	// before is called ahead of each Apply, without the lock; its error, if
 	// any, is answered, and lost means after the change has been made.
-	before func(ctx context.Context, change dataplane.Change) (err error, lost bool)
+	before func(ctx context.Context, change dataplane.Change) (lost bool, err error)
 	took   time.Duration // of each call; set it with change
 }
 
@@ -48,7 +48,7 @@ func (f *fake) Apply(ctx context.Context, change dataplane.Change) (dataplane.Re
 	var err error
 	var lost bool
 	if before != nil {
-		err, lost = before(ctx, change)
+		lost, err = before(ctx, change)
 	}
 	if err != nil && !lost {
 		return dataplane.Result{}, err

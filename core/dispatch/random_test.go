@@ -44,21 +44,21 @@ type trouble struct {
 }
 
 // before makes one call in eight fail in some way.
-func (tr *trouble) before(ctx context.Context, change dataplane.Change) (error, bool) {
+func (tr *trouble) before(ctx context.Context, change dataplane.Change) (bool, error) {
 	if !tr.on.Load() {
-		return nil, false
+		return false, nil
 	}
 	time.Sleep(time.Duration(tr.random.IntN(40)) * time.Millisecond)
 	switch tr.random.IntN(24) {
 	case 0:
-		return errors.New("failed before"), false
+		return false, errors.New("failed before")
 	case 1:
-		return errors.New("failed after"), true
+		return true, errors.New("failed after")
 	case 2:
 		<-ctx.Done()
-		return ctx.Err(), tr.random.IntN(2) == 0
+		return tr.random.IntN(2) == 0, ctx.Err()
 	}
-	return nil, false
+	return false, nil
 }
 
 // poison refuses one service in ten.

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,7 +40,7 @@ func withNullPlugin(tb testing.TB, use func(client *dataplane.Client)) {
 		if err != nil {
 			return err
 		}
-		if _, err := p.Client().Configure(ctx, dataplane.HostConfig{ConfigJSON: json.RawMessage(config)}); err != nil {
+		if _, err := p.Client().Configure(ctx, dataplane.HostConfig{ConfigJSON: config}); err != nil {
 			return err
 		}
 		use(p.Client())

@@ -438,11 +438,11 @@ func TestUnknownOutcomeSendsAll(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		f.change(func() {
-			f.before = func(context.Context, dataplane.Change) (error, bool) {
+			f.before = func(context.Context, dataplane.Change) (bool, error) {
 				if broken.Load() {
-					return errors.New("connection reset"), true
+					return true, errors.New("connection reset")
 				}
-				return nil, false
+				return false, nil
 			}
 		})
 		n.set("b", 2)
@@ -490,9 +490,9 @@ func TestHang(t *testing.T) {
 	inBubble(t, options, func(t *testing.T, n *node, s *Session) {
 		hangs = make(chan int, 10)
 		f := newFake(t)
-		f.before = func(ctx context.Context, _ dataplane.Change) (error, bool) {
+		f.before = func(ctx context.Context, _ dataplane.Change) (bool, error) {
 			<-ctx.Done()
-			return ctx.Err(), false
+			return false, ctx.Err()
 		}
 		s.Release()
 		n.set("a", 1)
@@ -563,9 +563,9 @@ func TestHoldAndDetach(t *testing.T) {
 func TestPublishWhileDetachingInFlight(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, n *node, s *Session) {
 		f := newFake(t)
-		f.before = func(ctx context.Context, _ dataplane.Change) (error, bool) {
+		f.before = func(ctx context.Context, _ dataplane.Change) (bool, error) {
 			<-ctx.Done()
-			return ctx.Err(), true // it was done, but the answer got lost
+			return true, ctx.Err() // it was done, but the answer got lost
 		}
 		s.Release()
 		n.set("a", 1)

@@ -36,6 +36,8 @@ type child struct {
 	// a signal is on its way.
 	mu     sync.Mutex
 	reaped bool
+	// killed is set when kill was in time.
+	killed bool
 }
 
 // startChild runs an image in a session of its own, with that environment,
@@ -143,12 +145,18 @@ func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reaped {
+		c.killed = true
 		_ = unix.Kill(-c.pid, unix.SIGKILL)
 	}
 }
 
 // waitFor waits for the end, at most that long.
 func (c *child) waitFor(limit time.Duration) bool {
+	select {
+	case <-c.exited: // whatever the timer says
+		return true
+	default:
+	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -157,6 +165,16 @@ func (c *child) waitFor(limit time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// ownEnd tells whether the process has ended otherwise than by kill; it may be
+// called once exited is closed.
+func (c *child) ownEnd() bool {
+	if c.state == nil {
+		return !c.killed
+	}
+	status, ok := c.state.Sys().(syscall.WaitStatus)
+	return !c.killed || ok && !(status.Signaled() && status.Signal() == unix.SIGKILL)
 }
 
 // fate says in words how the process ended; it may be called once exited is

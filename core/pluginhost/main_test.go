@@ -234,11 +234,11 @@ func (r *rig) wantState(want State) Status {
 }
 
 func testLogger() hclog.Logger {
-	var output io.Writer = io.Discard
+	options := &hclog.LoggerOptions{Level: hclog.Debug, Output: io.Discard}
 	if testing.Verbose() {
-		output = os.Stderr
+		options.Output = os.Stderr
 	}
-	return hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: output})
+	return hclog.New(options)
 }
 
 // onceStop gives a function that ends a supervisor.

@@ -149,7 +149,7 @@ func (p *Process) abort(ctx context.Context, err error) error {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	if p.child != nil {
-		if p.child.waitFor(50 * time.Millisecond) { // not by our doing
+		if p.child.waitFor(50*time.Millisecond) && p.child.ownEnd() {
 			err = fmt.Errorf("it %s: %w", p.child.fate(), err)
 		}
 		p.child.kill()

@@ -129,9 +129,6 @@ func (s *Supervisor) prepare(ctx context.Context) error {
 	s.good = good
 	s.mu.Unlock()
 	pid, err := endOrphan(ctx, s.options.StateDir)
-	if ctx.Err() != nil {
-		return nil
-	}
 	if err != nil {
 		s.log.Warn("what an earlier core may have left running is not known", "error", err)
 	}

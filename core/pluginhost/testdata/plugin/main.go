@@ -58,9 +58,6 @@ func (p *plugin) early() {
 	case "elsewhere":
 		fmt.Printf("1|1|unix|/tmp/elsewhere.sock|grpc|\n")
 		time.Sleep(time.Hour)
-	case "flood":
-		go flood(os.Stdout)
-		go flood(os.Stderr)
 	case "grandchild":
 		child := exec.Command("sleep", "3600")
 		child.Stdout, child.Stderr = os.Stdout, os.Stderr
@@ -105,6 +102,10 @@ func (p *plugin) Describe() dataplane.Description {
 func (p *plugin) Configure(context.Context, dataplane.Config) (dataplane.Adopted, error) {
 	if p.behaviour == "unconfigurable" {
 		return dataplane.Adopted{}, errors.New("there is no such device")
+	}
+	if p.behaviour == "flood" {
+		go flood(os.Stdout)
+		go flood(os.Stderr)
 	}
 	dataplane.Logger().Info("configured", "answer", 42)
 	return dataplane.Adopted{}, nil
