@@ -116,7 +116,6 @@ func (l *loop) another(i int32, c *conn, e *endpoint) *endpoint {
 	c.endpoint = -1
 	// What is known of the failed socket is not true of the next.
 	c.dir[server].flags = 0
-	c.dir[client].flags &^= flagBlocked
 	c.flags &^= flagDead << server
 	tried := append(slices.Clip(l.tried[i]), e.id)
 	l.shared.endpoints.release(e)

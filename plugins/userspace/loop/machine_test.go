@@ -120,6 +120,9 @@ func (m *machine) step(action, argument byte) {
 		if argument&8 != 0 {
 			k.refuse++
 		}
+		if argument&48 == 48 {
+			k.failing++
+		}
 	default:
 		m.turn(nil)
 	}
@@ -274,7 +277,7 @@ func (m *machine) prefix(i int, who string, to, from *simSocket) {
 // finish lets everything that can still happen happen, and compares the end.
 func (m *machine) finish() {
 	k := m.kernel
-	k.noPipes, k.short, k.refuse = false, 0, 0
+	k.noPipes, k.short, k.refuse, k.failing = false, 0, 0, 0
 	for round := 0; ; round++ {
 		if round > 100_000 {
 			m.t.Fatalf("it never comes to rest; script: %v", m.log)
@@ -333,9 +336,9 @@ func (m *machine) compare(i int, p *pair) {
 		if b == nil && !f.sawReset && !p.reset[client] {
 			fail("the client without an endpoint was not reset")
 		}
-	case p.cut:
+	case p.cut || f.failed || b.failed:
 		if !f.closed || !b.closed {
-			fail("an idle connection is still open")
+			fail("an idle or broken connection is still open")
 		}
 	case p.reset[client] || p.reset[server]:
 		if !f.closed || !b.closed {

@@ -202,7 +202,8 @@ func (l *loop) spliced0(c *conn, d int, err errno) bool {
 		r.flags &^= flagReadable
 		return true
 	case err == 0 || err == unix.EAGAIN:
-		// The end, or an urgent mark that hides bytes: recv knows.
+		// The end, or an urgent mark that hides bytes, or a side that failed
+		// without an end: recv knows, and copy decides.
 	case err == unix.EINVAL:
 		r.flags |= flagUrgent // a socket that doesn't splice
 	default:

@@ -22,6 +22,7 @@ type simulated struct {
 	connects []*simSocket
 	refuse   int // so many connects fail at once
 	short    int // a splice moves at most so many bytes; 0 is no limit
+	failing  int // so many sends fail, for want of memory, without an event
 }
 
 type simPipe struct {
@@ -59,7 +60,7 @@ type simSocket struct {
 	sawEnd   bool
 	sawReset bool
 	closed   bool
-	lost     int // bytes thrown away by the proxy's reset
+	failed   bool // a send has failed
 }
 
 func newSimulated() *simulated {
@@ -183,7 +184,6 @@ func (k *simulated) abort(s *simSocket) {
 	if s.ended {
 		s.err = unix.EPIPE
 	}
-	s.lost += len(s.unsent)
 	s.unsent = nil
 	k.edge(s)
 }
@@ -288,6 +288,11 @@ func (k *simulated) send(fd int32, p []byte) (int, errno) {
 		}
 		return 0, unix.EPIPE
 	}
+	if k.failing > 0 {
+		k.failing--
+		s.failed = true
+		return 0, unix.ENOMEM
+	}
 	n := min(len(p), s.room-len(s.unsent))
 	s.unsent = append(s.unsent, p[:n]...)
 	if n < len(p) {
@@ -316,12 +321,12 @@ func (k *simulated) splice(from, to int32, n int) (int, errno) {
 	if k.short > 0 {
 		n = min(n, k.short)
 	}
-	if p := k.pipes[to]; p != nil {
+	if p := k.pipes[to]; p != nil && p.in == to {
 		return k.fill(p, k.open(from), n)
 	}
 	p := k.pipes[from]
-	if p == nil {
-		k.fault("splice from %d to %d: no pipe", from, to)
+	if p == nil || p.out != from {
+		k.fault("splice from %d to %d: no end of a pipe for that", from, to)
 		return 0, unix.EINVAL
 	}
 	m, err := k.send(to, p.data[:min(n, len(p.data))])
@@ -370,7 +375,6 @@ func (k *simulated) close(fd int32) {
 	case s.reset:
 	case len(s.waiting) > 0: // Linux resets where bytes were not read
 		s.sawReset = true
-		s.lost += len(s.unsent)
 		s.unsent = nil
 	default:
 		s.got = append(s.got, s.unsent...)
@@ -382,7 +386,6 @@ func (k *simulated) close(fd int32) {
 func (k *simulated) reset(fd int32) {
 	s := k.open(fd)
 	s.closed, s.sawReset = true, true
-	s.lost += len(s.unsent)
 	s.unsent = nil
 }
 

@@ -154,11 +154,13 @@ func TestResetWithDataQueued(t *testing.T) {
 	for _, size := range []int{10, 100_000, 3_000_000} {
 		e := newEngine(t, Options{})
 		p := newPeer(t, "127.8.0.8", func(c *net.TCPConn) {
+			c.Read(make([]byte, 1)) // the client has seen that it is connected
 			c.Write(make([]byte, size))
 			waitSent(c)
 			c.SetLinger(0)
 		})
 		c := dial(t, one(t, e, "127.8.0.7", at(p)))
+		c.Write([]byte("!"))
 		time.Sleep(50 * time.Millisecond) // let the reset overtake the reader
 		n, err := io.Copy(io.Discard, c)
 		if n != int64(size) || !errors.Is(err, syscall.ECONNRESET) {
