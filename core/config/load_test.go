@@ -309,7 +309,7 @@ func TestOneUnreadableOfSeveral(t *testing.T) {
 }
 
 func TestGarbage(t *testing.T) {
-	random := make([]byte, 1<<20)
+	random := make([]byte, garbage)
 	state := uint32(1)
 	for i := range random {
 		state = state*1664525 + 1013904223
@@ -317,32 +317,32 @@ func TestGarbage(t *testing.T) {
 	}
 	cases := map[string]string{
 		"random":          string(random),
-		"lines":           strings.Repeat("foo bar baz\n", 1<<15/12),
-		"arguments":       strings.Repeat("x = 1\n", 1<<20/6),
-		"brackets":        strings.Repeat("[", 1<<20),
-		"braces":          strings.Repeat("{", 1<<17),
-		"blocks":          strings.Repeat("a {\n", 1<<15),
-		"parentheses":     "a = " + strings.Repeat("(", 1<<17),
-		"quotes":          strings.Repeat("\"", 1<<17),
-		"templates":       "a = " + strings.Repeat("\"${", 1<<15),
-		"directives":      "a = \"" + strings.Repeat("%{ if true }", 1<<16) + "\"\n",
-		"directive lines": "a = <<EOT\n" + strings.Repeat("%{ if true }\n", 1<<16) + "EOT\n",
-		"negations":       "a = " + strings.Repeat("!", 1<<17),
-		"minuses":         "a = " + strings.Repeat("-", 1<<17) + "1\n",
-		"sum":             "a = 1" + strings.Repeat("+1", 1<<16) + "\n",
-		"choices":         "a = " + strings.Repeat("true ? 1 : ", 1<<16) + "1\n",
-		"indexes":         "a = b" + strings.Repeat("[0]", 1<<15) + "\n",
-		"digits":          "a = " + strings.Repeat("9", 1<<17) + "\n",
-		"newlines":        strings.Repeat("\n", 1<<17),
-		"zeros":           strings.Repeat("\x00", 1<<17),
-		"services":        strings.Repeat("service \"web\" {\n  prot = 1\n}\n", 1<<15),
-		"heredoc":         "a = <<E\n" + strings.Repeat("abcde\n", 1<<17/6) + "E\n",
-		"heredocs":        strings.Repeat("a=<<E\n", 1<<17/6),
-		"controls":        strings.Repeat("\x01", 1<<17),
-		"backslashes":     strings.Repeat("\\", 1<<17),
-		"names":           strings.Repeat("service \"a b\" {}\n", 1<<15),
-		"references":      "dataplane \"u\" {}\n" + numbered("service \"s%d\" {\n  vip = service(\"t%[1]d\")\n}\n", 20000),
-		"chain":           "dataplane \"u\" {}\n" + numbered("service \"s%d\" {\n  vip = service(\"s%d\")\n}\n", 20000),
+		"lines":           strings.Repeat("foo bar baz\n", garbage/12),
+		"arguments":       strings.Repeat("x = 1\n", garbage/6),
+		"brackets":        strings.Repeat("[", garbage),
+		"braces":          strings.Repeat("{", garbage),
+		"blocks":          strings.Repeat("a {\n", garbage/4),
+		"parentheses":     "a = " + strings.Repeat("(", garbage),
+		"quotes":          strings.Repeat("\"", garbage),
+		"templates":       "a = " + strings.Repeat("\"${", garbage/3),
+		"directives":      "a = \"" + strings.Repeat("%{ if true }", garbage/13) + "\"\n",
+		"directive lines": "a = <<EOT\n" + strings.Repeat("%{ if true }\n", garbage/14) + "EOT\n",
+		"negations":       "a = " + strings.Repeat("!", garbage),
+		"minuses":         "a = " + strings.Repeat("-", garbage) + "1\n",
+		"sum":             "a = 1" + strings.Repeat("+1", garbage/2) + "\n",
+		"choices":         "a = " + strings.Repeat("true ? 1 : ", garbage/11) + "1\n",
+		"indexes":         "a = b" + strings.Repeat("[0]", garbage/3) + "\n",
+		"digits":          "a = " + strings.Repeat("9", garbage) + "\n",
+		"newlines":        strings.Repeat("\n", garbage),
+		"zeros":           strings.Repeat("\x00", garbage),
+		"services":        strings.Repeat("service \"web\" {\n  prot = 1\n}\n", garbage/30),
+		"heredoc":         "a = <<E\n" + strings.Repeat("abcde\n", garbage/6) + "E\n",
+		"heredocs":        strings.Repeat("a=<<E\n", garbage/6),
+		"controls":        strings.Repeat("\x01", garbage),
+		"backslashes":     strings.Repeat("\\", garbage),
+		"names":           strings.Repeat("service \"a b\" {}\n", garbage/18),
+		"references":      "dataplane \"u\" {}\n" + numbered("service \"s%d\" {\n  vip = service(\"t%[1]d\")\n}\n", garbage/40),
+		"chain":           "dataplane \"u\" {}\n" + numbered("service \"s%d\" {\n  vip = service(\"s%d\")\n}\n", garbage/40),
 	}
 	for name, text := range cases {
 		for _, ext := range []string{".hcl", ".json"} {
