@@ -22,7 +22,7 @@ const descriptorChild = "PATCHBAY_TEST_DESCRIPTORS"
 // few descriptors: new connections are refused, counted and reported once,
 // established ones go on, nothing spins, and afterwards all is well again.
 func TestDescriptorsRunOut(t *testing.T) {
-	for _, how := range []string{"budget", "accept"} {
+	for _, how := range []string{"budget", "accept", "helpless"} {
 		t.Run(how, func(t *testing.T) {
 			p := newPeer(t, "127.8.3.1", echo)
 			c := exec.Command(os.Args[0])
@@ -89,6 +89,12 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 	// Use up what there is: by connections as far as the engine lets them, or
 	// by others, so that accept itself finds nothing.
 	var waste []io.Closer
+	if how == "helpless" {
+		e.onLoopsInTest(func(l *loop) { // the descriptor in reserve is lost
+			l.kernel.close(l.reserve)
+			l.reserve = -1
+		})
+	}
 	switch how {
 	case "budget":
 		for {
@@ -101,7 +107,7 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 			}
 			waste = append(waste, c)
 		}
-	case "accept":
+	case "accept", "helpless":
 		e.shared.room.Store(1 << 30)
 		var clients []int
 		for range 8 { // sockets that connect when nothing else is left
@@ -123,11 +129,22 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 			if err := syscall.Connect(fd, to); err != nil {
 				return fmt.Errorf("connecting: %w", err)
 			}
+			if how == "helpless" {
+				continue // it waits in the queue
+			}
 			tv := syscall.Timeval{Sec: int64(patience / time.Second)}
 			syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &tv)
 			if n, err := syscall.Read(fd, make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				return fmt.Errorf("a client without a descriptor for it: %d, %v", n, err)
 			}
+		}
+		if how == "helpless" {
+			defer func() {
+				for _, fd := range clients {
+					syscall.Close(fd)
+				}
+			}()
+			break
 		}
 		for _, fd := range clients {
 			syscall.Close(fd)
@@ -139,7 +156,7 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 		}
 	}
 	s, _ := e.Service("web")
-	if s.Refused.Descriptors == 0 {
+	if how != "helpless" && s.Refused.Descriptors == 0 {
 		return fmt.Errorf("nothing was counted as refused: %+v", s)
 	}
 	// Neither loop is busy: over a second of nothing they use next to nothing.
@@ -162,6 +179,28 @@ func descriptorScene(how string, backend netip.AddrPort) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("after descriptors are free again: %w", err)
 		}
+	}
+	if how == "helpless" {
+		// Who waited is served after all.
+		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			s, _ := e.Service("web")
+			if s.Active == 1+8 {
+				break
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("those who waited in the queue were not served: %+v", s)
+			}
+		}
+		var lost atomic.Int64
+		e.onLoopsInTest(func(l *loop) {
+			if l.paused {
+				lost.Add(1)
+			}
+		})
+		if lost.Load() > 0 {
+			return fmt.Errorf("%d loops are still paused", lost.Load())
+		}
+		return nil
 	}
 	if n := reports.Load(); n != 1 {
 		return fmt.Errorf("%d reports", n)
