@@ -141,6 +141,15 @@ func (f *fakeConsul) awaitQuestions(t *testing.T, more int) {
 	}
 }
 
+// stir lets all that waits be answered a few times, with nothing changed.
+func (f *fakeConsul) stir(t *testing.T) {
+	t.Helper()
+	for range 3 {
+		f.moveIndexes()
+		f.awaitQuestions(t, 2)
+	}
+}
+
 // ServeHTTP implements http.Handler.
 func (f *fakeConsul) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()

@@ -25,9 +25,10 @@ type listing struct {
 	accepted        bool
 	problem         problem
 	doubt           doubt
-	// waiting is when the question that waits was asked, and stop ends it.
-	waiting time.Time
-	stop    context.CancelCauseFunc
+	// stop ends the question that waits at Consul; nil while there is none.
+	stop context.CancelCauseFunc
+	// hurry makes the next question one that is answered at once.
+	hurry bool
 }
 
 // doubt is on while Consul seems to have lost services that are still there:
@@ -85,6 +86,9 @@ func (r *round) followListing(ctx context.Context) {
 func (r *round) askListing(ctx context.Context) (time.Time, map[string][]string, reply, error) {
 	s := r.s
 	s.mu.Lock()
+	if s.listing.hurry {
+		s.listing.index, s.listing.hurry = 0, false
+	}
 	q := question{index: s.listing.index}
 	limit := s.timing.Timeout
 	if q.index > 0 {
@@ -96,7 +100,9 @@ func (r *round) askListing(ctx context.Context) (time.Time, map[string][]string,
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	asked := time.Now()
-	s.listing.waiting, s.listing.stop = asked, stop
+	if q.wait > 0 {
+		s.listing.stop = stop
+	}
 	s.mu.Unlock()
 	listing, reply, err := r.client.services(ctx, q)
 	s.mu.Lock()
@@ -119,9 +125,11 @@ func (r *round) awaitListing(ctx context.Context, since time.Time, index uint64,
 		l := &s.listing
 		heard := l.heard
 		fresh := l.asked.After(since) || !later && l.problem.text == "" && !l.answered.IsZero() && l.seen >= index
-		if !fresh && l.stop != nil && l.waiting.Before(since) {
-			l.index = 0
-			l.stop(errAskAgain)
+		if !fresh {
+			l.hurry = true
+			if l.stop != nil {
+				l.stop(errAskAgain)
+			}
 		}
 		s.mu.Unlock()
 		if fresh {

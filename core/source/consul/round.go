@@ -159,7 +159,7 @@ func (r *round) nextInTurn(now time.Time) (*service, time.Duration) {
 		// One that was read less than a pace ago is left for the next turn,
 		// unless it is to be read without cache.
 		rest := v.after.Sub(now)
-		if v.index > 0 {
+		if v.index > 0 && !v.hurry {
 			rest = max(rest, v.asked.Add(s.timing.Pace).Sub(now))
 		}
 		if rest > 0 {

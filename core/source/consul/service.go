@@ -31,6 +31,8 @@ type service struct {
 	// index to wait beyond, 0 to ask at once, and the highest that was
 	// believed.
 	index, seen uint64
+	// hurry makes the next question one that is answered at once.
+	hurry bool
 	// read is set once this process has read it, or has given it up for now.
 	read bool
 	// denied is set while its answers are not believed because of ACLs, and
@@ -80,7 +82,7 @@ var (
 
 // interrupt ends a question that waits, so that the next is answered at once.
 func (v *service) interrupt() {
-	v.index = 0
+	v.hurry = true
 	if v.stop != nil {
 		v.stop(errAskAgain)
 	}
@@ -152,6 +154,9 @@ func (r *round) ask(ctx context.Context, v *service, blocking bool) answered {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	s.mu.Lock()
+	if v.hurry {
+		v.index, v.hurry = 0, false
+	}
 	until, choose := v.until, s.choose
 	a := answered{asked: time.Now()}
 	a.confirmed = !until.IsZero() && !a.asked.Before(until)

@@ -106,10 +106,6 @@ func (k *sink) await(t *testing.T, what string, holds func(services map[string]*
 	for {
 		k.mu.Lock()
 		ok, moved := holds(k.services, k.status), k.moved
-		state := ""
-		if !ok {
-			state = k.describe()
-		}
 		k.mu.Unlock()
 		if ok {
 			return
@@ -117,7 +113,9 @@ func (k *sink) await(t *testing.T, what string, holds func(services map[string]*
 		select {
 		case <-moved:
 		case <-deadline:
-			t.Fatalf("%s: not within %v; now:\n%s", what, patience, state)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			t.Fatalf("%s: not within %v; now:\n%s", what, patience, k.describe())
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestIndexMovesAlone(t *testing.T) {
 	f := newFakeConsul()
 	f.put("web", item("web", "a", "10.0.0.1", 80))
 	timing := quick
-	timing.Pace = time.Second
+	timing.Pace = 200 * time.Millisecond
 	r := run(t, Settings{Address: f.serve(t).URL}, Options{Timing: timing})
 	r.await(t, "the source is read", fresh)
 	asked := f.questions("/v1/health/service/web")
@@ -91,7 +91,7 @@ func TestLostData(t *testing.T) {
 	end := r.watch(t, "s0", "s1", "s2", "s3", "s4")
 	f.lose()
 	r.await(t, "the loss is shown", all(stale("turned empty"), stale("5 services are missing"), stale("reload -accept-empty")))
-	f.awaitQuestions(t, 10)
+	f.stir(t)
 	for name, s := range r.state() {
 		if !slices.Equal(s.Instances, before[name].Instances) {
 			t.Errorf("%s was %v, is %v", name, before[name].Instances, s.Instances)
@@ -124,7 +124,7 @@ func TestLostDataOfOne(t *testing.T) {
 	end := r.watch(t, "web")
 	f.lose()
 	r.await(t, "the loss is shown", stale("its index went backwards"))
-	f.awaitQuestions(t, 10)
+	f.stir(t)
 	end()
 	if !r.AcceptEmpty() {
 		t.Error("AcceptEmpty: nothing is held, want something")
@@ -151,7 +151,7 @@ func TestTurnsEmpty(t *testing.T) {
 	empty := func() {
 		f.change(func() { f.set("web", nil); f.set("db", nil) })
 		r.await(t, "it is shown", stale("turned empty"))
-		f.awaitQuestions(t, 10)
+		f.stir(t)
 		r.await(t, "all stay", all(has("web", "10.0.0.1:80", "10.0.0.2:80"), has("db", "10.0.0.3:5432")))
 	}
 	end := r.watch(t, "web", "db")
@@ -184,7 +184,7 @@ func TestShrinks(t *testing.T) {
 	r.await(t, "they are back", has("web", "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"))
 	end := r.watch(t, "web")
 	f.put("web")
-	f.awaitQuestions(t, 4)
+	f.stir(t)
 	r.await(t, "all vanished: they stay", has("web", "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"))
 	end()
 	r.await(t, "then the service is gone", gone("web"))
@@ -364,7 +364,7 @@ func TestManyServices(t *testing.T) {
 			f.set(name(n), []string{"patchbay"}, item(name(n), "a", "10.0.0.1", 1000+n), item(name(n), "b", "10.0.0.2", 1000+n))
 		}
 	})
-	r := run(t, Settings{Address: f.serve(t).URL, MaxBlocking: blocking}, Options{})
+	r := run(t, Settings{Address: f.serve(t).URL, MaxBlocking: blocking, Hold: 50 * time.Millisecond}, Options{})
 	r.await(t, "all are read", func(services map[string]*source.Service, status source.Status) bool {
 		return len(services) == many && status.Read
 	})
