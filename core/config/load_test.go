@@ -309,7 +309,7 @@ func TestOneUnreadableOfSeveral(t *testing.T) {
 }
 
 func TestGarbage(t *testing.T) {
-	random := make([]byte, garbage)
+	random := make([]byte, 8*garbage)
 	state := uint32(1)
 	for i := range random {
 		state = state*1664525 + 1013904223
@@ -317,9 +317,9 @@ func TestGarbage(t *testing.T) {
 	}
 	cases := map[string]string{
 		"random":          string(random),
-		"lines":           strings.Repeat("foo bar baz\n", garbage/12),
+		"lines":           strings.Repeat("foo bar baz\n", 8*garbage/12),
 		"arguments":       strings.Repeat("x = 1\n", garbage/6),
-		"brackets":        strings.Repeat("[", garbage),
+		"brackets":        strings.Repeat("[", 8*garbage),
 		"braces":          strings.Repeat("{", garbage),
 		"blocks":          strings.Repeat("a {\n", garbage/4),
 		"parentheses":     "a = " + strings.Repeat("(", garbage),

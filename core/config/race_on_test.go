@@ -2,6 +2,7 @@
 
 package config
 
-// garbage is the size of the files of TestGarbage in bytes: less where each byte
+// garbage is the size of most files of TestGarbage in bytes; some are of eight
+// times that: less where each byte
 // takes ten times as long.
 const garbage = 1 << 14
