@@ -21,8 +21,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -86,6 +88,8 @@ type Agent struct {
 	// carriersCtx ends after running, when the carriers have been let go.
 	carriersCtx context.Context
 
+	// grown is set after what took much memory for a moment.
+	grown atomic.Bool
 	// inForceOnce is closed when the first configuration is in force.
 	inForceOnce chan struct{}
 	// changing is held by the one who changes what is in force.
@@ -273,6 +277,11 @@ func (a *Agent) listenHTTP(address string) error {
 
 // serveEvents reloads when somebody asks for it, until ctx ends.
 func (a *Agent) serveEvents(ctx context.Context) {
+	// A node's memory belongs to others: the collector works a little more, and
+	// what files and whole updates took for a moment is given back.
+	if os.Getenv("GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(50))
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	seen := a.fingerprint()
@@ -291,6 +300,9 @@ func (a *Agent) serveEvents(ctx context.Context) {
 				a.notice.bump()
 			}
 			a.followAddresses(ctx)
+			if a.grown.CompareAndSwap(true, false) {
+				debug.FreeOSMemory()
+			}
 		}
 	}
 }

@@ -240,6 +240,9 @@ func (c *carrier) event(e dataplane.WatchEvent) {
 
 // applied is told of every Apply.
 func (c *carrier) applied(a dispatch.Applied) {
+	if a.Full {
+		c.agent.grown.Store(true)
+	}
 	if a.Err == nil {
 		c.agent.metrics.Applied(c.name, a.Duration, a.Latency)
 		c.mu.Lock()

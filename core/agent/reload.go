@@ -61,6 +61,7 @@ func (a *Agent) reload(ctx context.Context, trigger string) admin.Reload {
 }
 
 func (a *Agent) recordReload(r admin.Reload) {
+	a.grown.Store(true)
 	a.mu.Lock()
 	a.lastReload = &r
 	if r.OK {

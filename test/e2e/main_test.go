@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"testing"
 )
 
@@ -18,6 +21,12 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
+	// These tests mostly wait for other processes, so more of them at once are
+	// no more work.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = parallel.Value.Set("8")
+	}
 	code := 1
 	if err := build(); err != nil {
 		fmt.Fprintln(os.Stderr, "building the programs:", err)
