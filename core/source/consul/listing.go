@@ -282,7 +282,7 @@ func (s *Source) endDoubt(now time.Time) {
 	*d = doubt{}
 	for _, v := range s.services {
 		if !v.listed || len(v.held) > 0 {
-			v.interrupt()
+			v.interrupt(s.round)
 		}
 	}
 	s.tellStatus()
@@ -305,7 +305,7 @@ func (s *Source) followed(r *round, names map[string][]string) bool {
 			s.drop(v)
 		case !s.listing.doubt.open:
 			// It is asked for once more, and goes when nothing is held of it.
-			v.interrupt()
+			v.interrupt(r)
 		}
 		r.start(v)
 	}

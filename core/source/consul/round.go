@@ -59,6 +59,11 @@ func (r *round) start(v *service) {
 			"With HTTPS (ports { https = 8501 } in Consul's agent) all are followed at once; else raise max_blocking here and limits { http_max_conns_per_client } there",
 			"max_blocking", r.s.settings.MaxBlocking)
 	}
+	r.nudge()
+}
+
+// nudge makes the sweep look for what to read anew.
+func (r *round) nudge() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -115,6 +120,7 @@ func (r *round) sweep(ctx context.Context) {
 			}
 		})
 	}
+	due := time.Now()
 	for {
 		v, wait := r.nextInTurn(time.Now())
 		if v == nil {
@@ -134,33 +140,44 @@ func (r *round) sweep(ctx context.Context) {
 			return
 		case work <- v:
 		}
-		if !sleep(ctx, time.Second/maxSweep) {
+		// A few late ones may be made up for.
+		now := time.Now()
+		due = due.Add(time.Second / maxSweep)
+		if late := now.Add(-sweepers * time.Second / maxSweep); due.Before(late) {
+			due = late
+		}
+		if !sleep(ctx, due.Sub(now)) {
 			return
 		}
 	}
 }
 
 // nextInTurn gives the service to read now, or the time until there is one.
+// First come those that are to be read without cache, then each in its turn.
 func (r *round) nextInTurn(now time.Time) (*service, time.Duration) {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wait := time.Minute
+	for _, v := range r.turn {
+		if !v.busy && v.urgent(now) && !now.Before(v.after) {
+			v.busy = true
+			return v, 0
+		}
+		if !v.until.IsZero() {
+			wait = min(wait, v.until.Sub(now))
+		}
+	}
 	for range r.turn {
 		r.next++
 		if r.next >= len(r.turn) {
 			r.next = 0
 		}
 		v := r.turn[r.next]
+		// One that was read less than a pace ago is left for the next turn.
+		rest := max(v.after.Sub(now), v.asked.Add(s.timing.Pace).Sub(now))
 		if v.busy {
-			wait = min(wait, s.timing.Pace)
-			continue
-		}
-		// One that was read less than a pace ago is left for the next turn,
-		// unless it is to be read without cache.
-		rest := v.after.Sub(now)
-		if v.index > 0 && !v.hurry {
-			rest = max(rest, v.asked.Add(s.timing.Pace).Sub(now))
+			rest = s.timing.Pace
 		}
 		if rest > 0 {
 			wait = min(wait, rest)
@@ -170,6 +187,12 @@ func (r *round) nextInTurn(now time.Time) (*service, time.Duration) {
 		return v, 0
 	}
 	return nil, max(wait, time.Millisecond)
+}
+
+// urgent tells whether one that is read in turn is to be read without cache,
+// before others.
+func (v *service) urgent(now time.Time) bool {
+	return v.index == 0 || v.hurry || !v.until.IsZero() && !now.Before(v.until)
 }
 
 // learnNode asks the agent for the name of its node, if the agent is on this

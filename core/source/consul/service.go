@@ -81,8 +81,11 @@ var (
 )
 
 // interrupt ends a question that waits, so that the next is answered at once.
-func (v *service) interrupt() {
+func (v *service) interrupt(r *round) {
 	v.hurry = true
+	if r != nil {
+		r.nudge()
+	}
 	if v.stop != nil {
 		v.stop(errAskAgain)
 	}
