@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -392,9 +393,14 @@ func TestClientGoneWhileConnecting(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := newPeer(t, "127.8.0.21", echo)
-	a := one(t, e, "127.8.0.20", at(p))
+	a := one(t, e, "127.8.0.20", at(p), func(s *Service) { s.ConnectTimeout = 100 * time.Millisecond })
 	old := dial(t, a)
 	say(t, old, "before there was a time-out")
+	eventually(t, "no timer is left", func() bool {
+		timers := make([]int, len(e.loops))
+		e.onLoopsInTest(func(l *loop) { timers[l.index] = l.wheel.size })
+		return slices.Max(timers) == 0
+	})
 	set(t, e, Service{ID: "web", Listen: []netip.AddrPort{a}, Endpoints: at(p), IdleTimeout: time.Second})
 	c := dial(t, a)
 	for range 8 { // longer than the time-out altogether

@@ -187,6 +187,38 @@ func TestDraining(t *testing.T) {
 	}
 }
 
+// TestEndpointLeaves: an endpoint that leaves without draining, alone or with
+// its service, takes its connections with it where the service says so.
+func TestEndpointLeaves(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		e := newEngine(t, Options{})
+		front := freeAddress(t, "127.8.2.11")
+		s := Service{ID: "web", Listen: []netip.AddrPort{front}, Endpoints: at(newPeer(t, "127.8.2.9", echo)), ResetOnDrainEnd: reset}
+		left := func(c net.Conn, how string) {
+			t.Helper()
+			if reset {
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("%s: %v", how, err)
+				}
+			} else {
+				say(t, c, how)
+			}
+		}
+		set(t, e, s)
+		c := dial(t, front)
+		say(t, c, "before")
+		s.Endpoints = at(newPeer(t, "127.8.2.10", echo))
+		set(t, e, s)
+		left(c, "the endpoint left")
+		c = dial(t, front)
+		say(t, c, "before")
+		if errs := e.Update(nil, []string{"web"}); errs != nil {
+			t.Fatal(errs)
+		}
+		left(c, "the service left")
+	}
+}
+
 // TestEndpointComesBack: an endpoint that drains and becomes active again is
 // not reset at its old deadline, and its connections count again.
 func TestEndpointComesBack(t *testing.T) {
