@@ -273,6 +273,21 @@ func TestSignals(t *testing.T) {
 	})
 }
 
+// TestKilled: who is killed can't clean up, but its processes must not stay.
+func TestKilled(t *testing.T) {
+	r := start(t)
+	r.until("curl http://")
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.wait()
+	for limit := time.Now().Add(30 * time.Second); len(processes(t)) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("30 s after the demo was killed there still are %v", processes(t))
+		}
+	}
+}
+
 func TestClosedOutput(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -42,7 +42,7 @@ fi
 for module in "$@"; do
 	echo "test: module $module${race:+, race detector on}"
 	file=$results/$(tr -c 'a-z0-9\n' - <<<"$module").json
-	step "module $module" env -C "$module" "$GOTESTSUM" --format pkgname --hide-summary all --jsonfile "$file" -- \
+	step "module $module" env -C "$module" "$GOTESTSUM" --format pkgname-and-test-fails --hide-summary all --jsonfile "$file" -- \
 		"${race[@]}" -timeout 20m ./...
 done
 
