@@ -59,6 +59,7 @@ build: go-version ## build the core and the plugins into bin/
 .PHONY: test
 test: go-version $(GOTESTSUM) ## run all tests, installing what they need (as root); the one command of CI
 	@test/tools/packages.sh
+	@consul=$$(test/consul/build.sh); echo "consul: the tests run $$consul"
 	@GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(FUZZTIME) test/tools/test.sh $(MODULES)
 
 .PHONY: fuzz
@@ -68,6 +69,7 @@ fuzz: go-version ## run every fuzz test for FUZZTIME (5s)
 .PHONY: soak
 soak: go-version $(GOTESTSUM) ## the long forms: tests with PATCHBAY_SOAK=1, each fuzz test for SOAK_FUZZTIME (10m)
 	@test/tools/packages.sh
+	@consul=$$(test/consul/build.sh); echo "consul: the tests run $$consul"
 	@PATCHBAY_SOAK=1 GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(SOAK_FUZZTIME) test/tools/test.sh $(MODULES)
 
 .PHONY: bench
