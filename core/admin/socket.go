@@ -92,10 +92,19 @@ func (l *socketListener) publish(temporary string, uid, gid int) error {
 		return err
 	}
 	l.info = info
-	if err := os.Rename(temporary, l.path); err != nil {
+	// A link, unlike a rename, never takes the place of a socket that another
+	// agent has put there in the meantime.
+	err = os.Link(temporary, l.path)
+	if errors.Is(err, fs.ErrExist) {
+		if err := RemoveDeadSocket(l.path); err != nil {
+			return err
+		}
+		err = os.Link(temporary, l.path)
+	}
+	if err != nil {
 		return fmt.Errorf("putting the admin socket in place: %w", err)
 	}
-	return nil
+	return os.Remove(temporary)
 }
 
 // Addr gives the path at which clients find the socket, not that at which it

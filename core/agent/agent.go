@@ -119,7 +119,9 @@ func Run(ctx context.Context, options Options) error {
 	if options.Output == nil {
 		options.Output = os.Stderr
 	}
+	began := time.Now()
 	cfg, diagnostics := config.Load(options.ConfigPaths, options.loadOptions())
+	known := knownFiles(cfg.Files, began)
 	if diagnostics.HasErrors() {
 		return &InvalidConfigError{diagnostics}
 	}
@@ -134,7 +136,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	defer a.close()
-	return a.run(ctx, cfg, diagnostics)
+	return a.run(ctx, cfg, known, diagnostics)
 }
 
 func (o Options) loadOptions() config.Options {
@@ -226,7 +228,7 @@ func logLevel(options Options, agent config.Agent) string {
 
 // run is the agent's life. The order of the end is that of the start turned
 // round: the API last, so that it can be asked why the end takes its time.
-func (a *Agent) run(ctx context.Context, cfg *config.Config, diagnostics *config.Diagnostics) error {
+func (a *Agent) run(ctx context.Context, cfg *config.Config, known string, diagnostics *config.Diagnostics) error {
 	socket, err := admin.ListenSocket(cfg.Agent.Socket, cfg.Agent.User, cfg.Agent.Group)
 	if err != nil {
 		return err
@@ -253,6 +255,7 @@ func (a *Agent) run(ctx context.Context, cfg *config.Config, diagnostics *config
 	if err := a.start(ctx, cfg, diagnostics); err != nil {
 		return err
 	}
+	a.watchFiles(cfg, known)
 	if err := a.listenHTTP(cfg.Agent.HTTP); err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func TestFileWatch(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	w.watch([]string{dir, path})
+	w.watch([]string{dir, path}, fingerprint([]string{dir, path}))
 	// What is written before the watch has begun may count as known: write until
 	// it is told.
 	for n, told := 0, false; !told; n++ {
@@ -161,6 +161,37 @@ func TestFingerprint(t *testing.T) {
 	write("a.hcl", "two")
 	if fingerprint(paths) == second {
 		t.Error("another content has the same fingerprint")
+	}
+}
+
+// TestKnownFiles: a file that may have changed while it was read is read again.
+func TestKnownFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.hcl")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := knownFiles([]string{path}, time.Now().Add(-time.Minute)); got != "" {
+		t.Error("a file that was written after the reading began counts as known")
+	}
+	if got := knownFiles([]string{path}, time.Now().Add(time.Minute)); got != fingerprint([]string{path}) {
+		t.Error("a file that was there before is not known")
+	}
+	w := newFileWatch(hclog.NewNullLogger())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	w.watch([]string{path}, "")
+	select {
+	case <-w.changed:
+	case <-time.After(30 * time.Second):
+		t.Error("files of which nothing is known are not read again")
 	}
 }
 

@@ -23,6 +23,8 @@ import (
 type candidate struct {
 	loaded, bound *config.Config
 	schemas       map[string]config.PluginSchema
+	// known is the fingerprint of the files, as of knownFiles.
+	known string
 }
 
 // Reload implements admin.Backend.
@@ -42,12 +44,12 @@ func (a *Agent) reload(ctx context.Context, trigger string) admin.Reload {
 	result := admin.Reload{Time: time.Now().UTC(), Trigger: trigger, Findings: admin.FindingsOf(diagnostics)}
 	if diagnostics.HasErrors() {
 		a.log.Error("the configuration has mistakes: that of before stays in force", "trigger", trigger, "error", diagnostics)
-		a.watchFiles(next.loaded)
+		a.watchFiles(next.loaded, next.known)
 	} else {
 		result.OK = true
 		result.Notes = lateSettings(a.inForce(), next.bound)
 		result.Changed = a.bringIntoForce(ctx, next)
-		a.watchFiles(next.bound)
+		a.watchFiles(next.bound, next.known)
 	}
 	result.Revision = a.catalog.Snapshot().Revision
 	a.recordReload(result)
@@ -79,15 +81,22 @@ func (a *Agent) recordReload(r admin.Reload) {
 }
 
 // watchFiles follows the files of a configuration, if that in force says so.
-func (a *Agent) watchFiles(latest *config.Config) {
+// What is known of them is what was read when loading began at that time.
+func (a *Agent) watchFiles(latest *config.Config, known string) {
 	inForce := a.inForce()
 	if !inForce.WatchFiles {
-		a.files.watch(nil)
+		a.files.watch(nil, "")
 		return
 	}
+	if slices.Equal(inForce.Files, latest.Files) {
+		a.files.watch(latest.Files, known)
+		return
+	}
+	// Of an invalid configuration a file may be missing that was there before.
 	files := slices.Concat(inForce.Files, latest.Files)
 	slices.Sort(files)
-	a.files.watch(slices.Compact(files))
+	files = slices.Compact(files)
+	a.files.watch(files, fingerprint(files))
 }
 
 // load reads the files and checks them against the plugins. The candidate's
@@ -105,8 +114,9 @@ func (a *Agent) load(ctx context.Context) (candidate, *config.Diagnostics) {
 // check reads files and checks them against the plugins, whom ask asks. Blocks
 // whose plugin could not be asked are given with the reason.
 func check(paths []string, options config.Options, ask func(*config.Config, *config.Dataplane) (answer, error)) (candidate, *config.Diagnostics, map[string]error) {
+	began := time.Now()
 	loaded, diagnostics := config.Load(paths, options)
-	next := candidate{loaded: loaded, schemas: map[string]config.PluginSchema{}}
+	next := candidate{loaded: loaded, schemas: map[string]config.PluginSchema{}, known: knownFiles(loaded.Files, began)}
 	unchecked := map[string]error{}
 	var refusals []refusal
 	for i := range loaded.Dataplanes {

@@ -68,7 +68,6 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *c
 		a.runPart("static", func(ctx context.Context) error { return a.static.Run(ctx, a.catalog) })
 	})
 	a.wg.Go(func() { a.files.run(a.running) })
-	a.watchFiles(bound)
 	close(a.inForceOnce)
 	return nil
 }

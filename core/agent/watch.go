@@ -32,24 +32,53 @@ const (
 // hold them, not the files: editors and Kubernetes put new files in their place.
 type fileWatch struct {
 	log     hclog.Logger
-	paths   chan []string
+	orders  chan watchOrder
 	changed chan struct{}
 }
 
 func newFileWatch(logger hclog.Logger) *fileWatch {
-	return &fileWatch{log: logger, paths: make(chan []string, 1), changed: make(chan struct{}, 1)}
+	return &fileWatch{log: logger, orders: make(chan watchOrder, 1), changed: make(chan struct{}, 1)}
 }
 
-// watch sets the files and folders to watch; none for none. What they hold now
-// counts as known.
-func (w *fileWatch) watch(paths []string) {
+// watchOrder is what to watch, and the fingerprint of what is known of it.
+type watchOrder struct {
+	paths []string
+	known string
+}
+
+// watch sets the files and folders to watch, none for none, and what is known
+// of them, by knownFiles.
+func (w *fileWatch) watch(paths []string, known string) {
+	order := watchOrder{paths, known}
 	for {
 		select {
-		case w.paths <- paths:
+		case w.orders <- order:
 			return
-		case <-w.paths:
+		case <-w.orders:
 		}
 	}
+}
+
+// knownFiles gives the fingerprint of files that have just been read, by a
+// reader who began at that time. Where one may have changed while it was read
+// it is empty, so that they are read once more.
+func knownFiles(paths []string, began time.Time) string {
+	// The kernel's clock for files lags by up to a tick.
+	began = began.Add(-20 * time.Millisecond)
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if err != nil {
+			continue
+		}
+		changed := info.ModTime()
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			changed = time.Unix(stat.Ctim.Unix())
+		}
+		if changed.After(began) {
+			return ""
+		}
+	}
+	return fingerprint(paths)
 }
 
 // run watches until ctx ends.
@@ -60,7 +89,7 @@ func (w *fileWatch) run(ctx context.Context) {
 	if err != nil {
 		w.log.Warn("the kernel gives no notice of changed files: looking at them every few seconds instead", "error", err)
 	} else {
-		defer notifier.Close()
+		defer func() { _ = notifier.Close() }()
 		events, problems = notifier.Events, notifier.Errors
 	}
 	poll := time.NewTicker(pollInterval)
@@ -81,9 +110,13 @@ func (w *fileWatch) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case paths = <-w.paths:
+		case order := <-w.orders:
+			paths, known = order.paths, order.known
 			w.follow(notifier, paths)
-			known, stamped = fingerprint(paths), stamp(paths)
+			stamped = stamp(paths)
+			if len(paths) > 0 && known != fingerprint(paths) {
+				begin()
+			}
 		case event := <-events:
 			if event.Op != fsnotify.Chmod && len(paths) > 0 {
 				begin()

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -295,7 +294,6 @@ type process struct {
 	cmd    *exec.Cmd
 	output lockedBuffer
 	done   chan struct{}
-	killed atomic.Bool
 }
 
 type lockedBuffer struct {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -152,6 +151,9 @@ func ifSome(some bool, text string) string {
 	return ""
 }
 
+// watchPause is the least time between two lists: who reads them is no faster.
+const watchPause = 200 * time.Millisecond
+
 // watchServices prints the list, and from then on what changes: on a terminal
 // the whole list anew, else the lines that are new or different, in JSON a
 // document for each change.
@@ -159,30 +161,33 @@ func watchServices(ctx context.Context, client *admin.Client, w io.Writer, as fo
 	terminal := isTerminal(w)
 	before := map[string][][]string{}
 	watch := admin.Watch{}
-	for {
+	for ctx.Err() == nil {
 		list, err := client.Services(ctx, watch)
+		switch {
+		case ctx.Err() != nil:
+			continue
+		case err != nil:
+			return err
+		case watch.Wait > 0 && list.Index == watch.Index:
+			continue // the wait is over, nothing has changed
+		case as == formatJSON:
+			err = printJSON(w, list)
+		case terminal:
+			fmt.Fprintf(w, "\x1b[H\x1b[2Jrevision %d, %s\n\n", list.Revision, time.Now().Format(time.TimeOnly))
+			err = printServices(w, list.Services)
+		default:
+			before, err = printChanges(w, before, list.Services)
+		}
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, context.Canceled) {
-				return nil
-			}
 			return err
 		}
-		if watch.Wait == 0 || list.Index != watch.Index {
-			switch {
-			case as == formatJSON:
-				err = printJSON(w, list)
-			case terminal:
-				fmt.Fprintf(w, "\x1b[H\x1b[2Jrevision %d, %s\n\n", list.Revision, time.Now().Format(time.TimeOnly))
-				err = printServices(w, list.Services)
-			default:
-				before, err = printChanges(w, before, list.Services)
-			}
-			if err != nil {
-				return err
-			}
-		}
 		watch = admin.Watch{Index: list.Index, Wait: 5 * time.Minute}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchPause):
+		}
 	}
+	return nil
 }
 
 // printChanges prints the lines that differ from before, and the names of the
