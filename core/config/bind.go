@@ -44,6 +44,10 @@ func Bind(cfg *Config, schemas map[string]PluginSchema) (*Config, *Diagnostics) 
 	for i := range bound.Services {
 		b.service(&bound.Services[i])
 	}
+	if cfg.Defaults != nil {
+		// A discovered service without a block has nothing but these.
+		b.service(&bound.Defaults)
+	}
 	bound.Files = cfg.sources.withIncluded(cfg.Files)
 	return &bound, b.finish()
 }
@@ -119,6 +123,9 @@ func (b *binder) service(service **Service) {
 		return
 	}
 	b.within = fmt.Sprintf("service %q", s.Name)
+	if s.Name == "" {
+		b.within = "defaults"
+	}
 	defer func() { b.within = "" }()
 	b.balance(s, d.Name, ps.Balance)
 	if s.Options == nil {

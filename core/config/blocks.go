@@ -85,6 +85,9 @@ func (l *loader) decode(parts []*fileParts) {
 			l.decodeBlock(r, block, p.file, defaults)
 		}
 	}
+	if l.cfg.Consul != nil {
+		l.cfg.Defaults = defaults.Service
+	}
 	l.serviceAt = map[string]hcl.Range{}
 	for _, p := range parts {
 		l.report.join(p.report)
@@ -156,7 +159,9 @@ func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, defaults *serv
 		l.decodePool(r, b)
 	case "dataplane":
 		l.decodeDataplane(r, b)
-	case "source", "dns":
+	case "source":
+		l.decodeSource(r, b, filepath.Dir(file))
+	case "dns":
 		l.notYet(b)
 	}
 }
@@ -171,7 +176,7 @@ func header(b *hcl.Block) string {
 
 func (l *loader) notYet(b *hcl.Block) {
 	l.report.errorf(&b.DefRange, "Not yet in this version",
-		"This version of Patchbay has no %s block. Services come from service blocks with endpoints.", header(b))
+		"This version of Patchbay has no %s block.", header(b))
 }
 
 func (l *loader) decodeAgent(r reader, b *hcl.Block, dir string) {

@@ -125,6 +125,9 @@ func hint(given string, names []string) string {
 // sharedVIP follows vip = service(...) to its end.
 func (c *crossCheck) sharedVIP(s *serviceBlock) {
 	if _, ok := c.byName[s.VIPService]; !ok {
+		if c.declared["source"] > 0 {
+			return // it may be discovered
+		}
 		c.report.errorf(s.vipAt, "Unknown service", "There is no service %s to share a VIP with.%s",
 			shown(s.VIPService, false), c.similarService(s.VIPService))
 		return

@@ -34,6 +34,10 @@ type Config struct {
 	// Services are the service blocks in the order of the files, defaults
 	// applied.
 	Services []*Service
+	// Consul is where services are discovered; nil for nowhere. Defaults are
+	// those of a discovered service that has no block; nil without a source.
+	Consul   *Consul  `json:",omitempty"`
+	Defaults *Service `json:",omitempty"`
 
 	// Files that were read, in order, the directories that were given, and the
 	// files that file() included, as absolute paths: what to watch. Those that

@@ -90,7 +90,7 @@ func belongs(name string) string {
 	for _, b := range []struct {
 		name  string
 		shape *shape
-	}{{"agent", agentShape}, {"node", nodeShape}, {"vip_pool", poolShape}, {"service", serviceShape}, {"endpoint", endpointShape}, {"check", checkShape}} {
+	}{{"agent", agentShape}, {"node", nodeShape}, {"vip_pool", poolShape}, {"service", serviceShape}, {"endpoint", endpointShape}, {"check", checkShape}, {"source \"consul\"", consulShape}} {
 		if _, isBlock := b.shape.labels[name]; isBlock || b.shape.known[name] {
 			blocks = append(blocks, b.name)
 		}
@@ -126,6 +126,8 @@ func (s *shape) reword(diags hcl.Diagnostics, body hcl.Body) hcl.Diagnostics {
 		}
 		if block, ok := strings.CutPrefix(d.Summary, "Missing name for "); ok {
 			d.Detail = "A " + block + " block has a name: write " + block + " \"name\" { ... }"
+		} else if block, ok := strings.CutPrefix(d.Summary, "Missing type for "); ok {
+			d.Detail = "A " + block + " block says of what kind it is: write " + block + " \"consul\" { ... }"
 		} else if block, ok := strings.CutPrefix(d.Summary, "Extraneous label for "); ok && s.labels[block] == 0 {
 			d.Detail = "There is one " + block + " block, without a name."
 		} else if ok {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +19,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 	"github.com/hashicorp/go-hclog"
+
+	patchbay "github.com/patchbay-proxy/patchbay/core/config"
 )
 
 // client asks one Consul agent. The library makes the requests; the transport
@@ -43,11 +44,11 @@ func newClient(settings *Settings, maxBody int64, log hclog.Logger) (*client, er
 	if settings.Address != "" {
 		config.Address = settings.Address
 	}
-	at, err := parseAddress(config.Address, config.Scheme)
+	at, err := patchbay.ParseConsulAddress(config.Address, config.Scheme)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the address of Consul can't be used: %w", err)
 	}
-	t := &transport{maxBody: maxBody, socket: at.socket, tls: settings.TLS, tlsConfig: config.TLSConfig}
+	t := &transport{maxBody: maxBody, socket: at.Socket, tls: settings.TLS, tlsConfig: config.TLSConfig}
 	t.secret = secretSource{token: settings.Token, file: settings.TokenFile}
 	if t.secret.token == "" && t.secret.file == "" {
 		t.secret = secretSource{token: config.Token, file: config.TokenFile}
@@ -56,7 +57,7 @@ func newClient(settings *Settings, maxBody int64, log hclog.Logger) (*client, er
 		return nil, err
 	}
 	// The library's own idea of address, token and TLS is replaced by ours.
-	config.Scheme, config.Address, config.PathPrefix = at.scheme, at.host, at.prefix
+	config.Scheme, config.Address, config.PathPrefix = at.Scheme, at.Host, at.Prefix
 	config.Token, config.TokenFile = "", ""
 	config.TLSConfig = api.TLSConfig{}
 	config.HttpClient = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -64,72 +65,7 @@ func newClient(settings *Settings, maxBody int64, log hclog.Logger) (*client, er
 	if err != nil {
 		return nil, errors.New(t.hide(err.Error()))
 	}
-	return &client{api: made, transport: t, where: at.shown(), local: at.local(), datacenter: settings.Datacenter}, nil
-}
-
-// address of an agent, in its parts.
-type address struct {
-	scheme, host, prefix string
-	// socket is the path of a unix socket; empty for TCP.
-	socket string
-}
-
-func parseAddress(text, scheme string) (address, error) {
-	a := address{scheme: scheme}
-	before, rest, found := strings.Cut(text, "://")
-	if !found {
-		rest = text
-	}
-	switch {
-	case !found, before == "http":
-		// As everywhere with Consul, CONSUL_HTTP_SSL makes http:// mean HTTPS.
-	case before == "https":
-		a.scheme = before
-	case before == "unix":
-		if !path.IsAbs(rest) {
-			return a, fmt.Errorf("the address %q of Consul can't be used: the path of a unix socket is absolute, as in unix:///run/consul.sock", text)
-		}
-		a.scheme, a.host, a.socket = "http", "localhost", rest
-		return a, nil
-	default:
-		return a, fmt.Errorf("the address of Consul begins with %q: use http, https or unix", before+"://")
-	}
-	a.host, a.prefix, _ = strings.Cut(rest, "/")
-	if a.prefix = strings.TrimSuffix(a.prefix, "/"); a.prefix != "" {
-		a.prefix = "/" + a.prefix
-	}
-	if strings.Contains(a.host, "@") {
-		return a, errors.New("the address of Consul holds a user: put user and password into the variable CONSUL_HTTP_AUTH")
-	}
-	u, err := url.Parse(a.scheme + "://" + a.host)
-	if err != nil || u.Hostname() == "" {
-		return a, fmt.Errorf("the address %q of Consul can't be used: write host:port, or a URL", text)
-	}
-	if u.Port() == "" {
-		port := "8500"
-		if found {
-			port = map[string]string{"http": "80", "https": "443"}[a.scheme]
-		}
-		a.host = net.JoinHostPort(u.Hostname(), port)
-	}
-	return a, nil
-}
-
-func (a address) shown() string {
-	if a.socket != "" {
-		return "unix://" + a.socket
-	}
-	return a.scheme + "://" + a.host + a.prefix
-}
-
-// local tells whether the agent is certainly on this host.
-func (a address) local() bool {
-	if a.socket != "" {
-		return true
-	}
-	host, _, _ := net.SplitHostPort(a.host)
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return &client{api: made, transport: t, where: at.String(), local: at.Local(), datacenter: settings.Datacenter}, nil
 }
 
 // question is how to ask.
