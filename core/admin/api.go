@@ -98,6 +98,8 @@ type DataplaneStatus struct {
 type ServiceList struct {
 	View
 	Services []Service `json:"services"`
+	// Sources that the services come from, the stale ones among them.
+	Sources []SourceStatus `json:"sources"`
 }
 
 // Service is one service as its operator sees it.
@@ -298,7 +300,10 @@ type Reload struct {
 	Changed bool `json:"changed"`
 	Findings
 	// Notes name settings that take effect at the next start only.
-	Notes    []string `json:"notes,omitempty"`
+	Notes []string `json:"notes,omitempty"`
+	// Accepted are the sources whose losses were accepted, where that was asked
+	// for.
+	Accepted []string `json:"accepted,omitempty"`
 	Revision uint64   `json:"revision"`
 }
 

@@ -94,6 +94,12 @@ func (c *Client) Plan(ctx context.Context) (Plan, error) {
 	return get[Plan](ctx, c, "/v1/plan", nil)
 }
 
+// ReloadAccepting loads the configuration anew, and makes the sources believe
+// what they hold back because it takes too much away.
+func (c *Client) ReloadAccepting(ctx context.Context) (Reload, error) {
+	return do[Reload](ctx, c, http.MethodPost, "/v1/reload?accept_empty=true")
+}
+
 // Reload loads the configuration anew.
 func (c *Client) Reload(ctx context.Context) (Reload, error) {
 	return do[Reload](ctx, c, http.MethodPost, "/v1/reload")

@@ -10,6 +10,9 @@ type Health struct {
 	Healthy bool `json:"healthy"`
 	// Reasons say what is wrong; empty when healthy.
 	Reasons []string `json:"reasons"`
+	// Notes say what an operator should know though it is no reason: a source
+	// that is stale, whose last state is kept.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Judge tells whether an agent is healthy: every source is read or held
@@ -17,9 +20,13 @@ type Health struct {
 // acknowledgement longer than twice the sync interval.
 func Judge(sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval time.Duration, now time.Time) Health {
 	reasons := []string{}
+	var notes []string
 	for _, s := range sources {
-		if !s.Read {
+		switch {
+		case !s.Read:
 			reasons = append(reasons, because(fmt.Sprintf("source %s has not been read", s.Name), s.Error))
+		case s.StaleSince != nil:
+			notes = append(notes, because(fmt.Sprintf("source %s is stale since %s", s.Name, s.StaleSince.UTC().Format(time.RFC3339)), s.Error))
 		}
 	}
 	limit := 2 * syncInterval
@@ -36,7 +43,7 @@ func Judge(sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval ti
 				d.Name, now.Sub(*d.WaitingSince).Round(time.Second), limit), cause))
 		}
 	}
-	return Health{Healthy: len(reasons) == 0, Reasons: reasons}
+	return Health{Healthy: len(reasons) == 0, Reasons: reasons, Notes: notes}
 }
 
 func because(what, why string) string {

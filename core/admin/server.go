@@ -37,6 +37,9 @@ type Backend interface {
 	Explain(ctx context.Context, address netip.AddrPort) (Explanation, error)
 	Plan(ctx context.Context) (Plan, error)
 	Reload(ctx context.Context) (Reload, error)
+	// AcceptEmpty makes the sources believe what they hold back because it
+	// takes too much away, and names those that did.
+	AcceptEmpty() []string
 	Leases() LeaseList
 	// ReleaseLease gives back the lease of a service that is no longer there.
 	ReleaseLease(service string) error
@@ -137,7 +140,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/plugins", s.watched(func(*http.Request) (any, error) { return s.backend.Plugins(), nil }))
 	mux.HandleFunc("GET /v1/explain", answer(s.explain))
 	mux.HandleFunc("GET /v1/plan", answer(func(r *http.Request) (any, error) { return s.backend.Plan(r.Context()) }))
-	mux.HandleFunc("POST /v1/reload", answer(func(r *http.Request) (any, error) { return s.backend.Reload(r.Context()) }))
+	mux.HandleFunc("POST /v1/reload", answer(s.reload))
 	mux.HandleFunc("GET /v1/vip/leases", s.watched(func(*http.Request) (any, error) { return s.backend.Leases(), nil }))
 	mux.HandleFunc("DELETE /v1/vip/leases/{service}", answer(func(r *http.Request) (any, error) {
 		if err := s.backend.ReleaseLease(r.PathValue("service")); err != nil {
@@ -297,4 +300,22 @@ func limited(handler http.Handler) http.Handler {
 			writeError(w, &Error{Status: http.StatusServiceUnavailable, Message: "too many requests at once"})
 		}
 	})
+}
+
+// reload loads the configuration anew; with accept_empty the sources are then
+// told to believe their losses.
+func (s *Server) reload(r *http.Request) (any, error) {
+	accept := false
+	switch text := r.URL.Query().Get("accept_empty"); text {
+	case "", "false":
+	case "true":
+		accept = true
+	default:
+		return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("accept_empty is true or false, not %q", text)}
+	}
+	result, err := s.backend.Reload(r.Context())
+	if err == nil && result.OK && accept {
+		result.Accepted = s.backend.AcceptEmpty()
+	}
+	return result, err
 }

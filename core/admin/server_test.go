@@ -83,6 +83,7 @@ func TestErrors(t *testing.T) {
 		{"DELETE", "/v1/services", 405, "/v1/services is not for DELETE", "use GET"},
 		{"GET", "/v1/reload", 405, "/v1/reload is not for GET", "use POST"},
 		{"POST", "/v1/reload", 500, "loading: no room", ""},
+		{"POST", "/v1/reload?accept_empty=1", 400, `accept_empty is true or false, not "1"`, ""},
 		{"GET", "/v1/services/none", 404, "there is no service none", "look again"},
 		{"GET", "/v1/explain", 400, `"" is no address and port`, "give them as 10.96.0.1:80 or [fd00::1]:80"},
 		{"GET", "/v1/explain?address=10.0.0.1:0", 400, `"10.0.0.1:0" is no address and port`, "give them as 10.96.0.1:80 or [fd00::1]:80"},
@@ -255,9 +256,36 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Judge(c.sources, c.dataplanes, 30*time.Second, now)
+			notes := got.Notes
+			got.Notes = nil
 			if diff := cmp.Diff(Health{Healthy: len(c.want) == 0, Reasons: c.want}, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+			var want []string
+			if c.name == "a source stale but read" {
+				want = []string{"source consul is stale since 2026-01-02T02:04:05Z: refused"}
+			}
+			if diff := cmp.Diff(want, notes); diff != "" {
+				t.Errorf("notes (-want +got):\n%s", diff)
+			}
 		})
+	}
+}
+
+// TestReloadAccepting: losses are accepted only where that is asked for, and
+// only with a configuration that is in force.
+func TestReloadAccepting(t *testing.T) {
+	backend := &fakeBackend{reload: func() (Reload, error) { return Reload{OK: true}, nil }}
+	client := serve(t, backend)
+	if r, err := client.Reload(t.Context()); err != nil || r.Accepted != nil {
+		t.Errorf("reload: %v, accepted %q", err, r.Accepted)
+	}
+	if r, err := client.ReloadAccepting(t.Context()); err != nil || len(r.Accepted) != 1 {
+		t.Errorf("accepting reload: %v, accepted %q", err, r.Accepted)
+	}
+	backend = &fakeBackend{reload: func() (Reload, error) { return Reload{}, nil }}
+	client = serve(t, backend)
+	if r, err := client.ReloadAccepting(t.Context()); err != nil || r.Accepted != nil {
+		t.Errorf("accepting reload with mistakes: %v, accepted %q", err, r.Accepted)
 	}
 }

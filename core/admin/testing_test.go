@@ -70,7 +70,9 @@ func (f *fakeBackend) Explain(_ context.Context, address netip.AddrPort) (Explan
 
 func (f *fakeBackend) Plan(context.Context) (Plan, error)     { return Plan{Valid: true}, nil }
 func (f *fakeBackend) Reload(context.Context) (Reload, error) { return f.reload() }
-func (f *fakeBackend) Leases() LeaseList                      { return LeaseList{View: f.services.View} }
+
+func (f *fakeBackend) AcceptEmpty() []string { return []string{"consul"} }
+func (f *fakeBackend) Leases() LeaseList     { return LeaseList{View: f.services.View} }
 
 func (f *fakeBackend) ReleaseLease(service string) error {
 	f.released = append(f.released, service)

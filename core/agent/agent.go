@@ -57,6 +57,7 @@ type Options struct {
 const (
 	catalogName = "catalog.json"
 	staticName  = "static.json"
+	consulName  = "consul.json"
 )
 
 // InvalidConfigError is a configuration that can't be started with.
@@ -105,6 +106,7 @@ type Agent struct {
 	// leaving are carriers whose block is gone, until their dataplane has
 	// acknowledged that its services are gone.
 	leaving    map[string]*carrier
+	discovery  *discovery // nil without a source "consul"
 	lastReload *admin.Reload
 	loadedAt   time.Time
 	reloads    struct{ ok, failed uint64 }

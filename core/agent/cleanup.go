@@ -176,7 +176,7 @@ func (r *CleanupReport) remove(path string) {
 // removeState removes what the agent itself keeps: what it knows the names of,
 // and the folder if nothing else is in it. The lock goes last.
 func (r *CleanupReport) removeState(cfg *config.Config) {
-	for _, name := range []string{"plugins", "log", catalogName, staticName, sessionName, vip.FileName} {
+	for _, name := range []string{"plugins", "log", catalogName, staticName, consulName, sessionName, vip.FileName} {
 		r.remove(filepath.Join(cfg.DataDir, name))
 		for _, suffix := range []string{".new", ".damaged", ".old", ".old.new"} {
 			r.remove(filepath.Join(cfg.DataDir, name+suffix))

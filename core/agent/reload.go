@@ -258,6 +258,7 @@ func (a *Agent) bringIntoForce(ctx context.Context, next candidate) (changed boo
 	a.log.SetLevel(hclog.LevelFromString(logLevel(a.options, next.bound.Agent)))
 	a.adopt(next.loaded, next.bound, next.schemas, static)
 	a.static.Set(next.bound.Services)
+	a.discover(next.bound)
 	changed = a.catalog.Snapshot().Revision != revision
 	for i := range before.Dataplanes {
 		if name := before.Dataplanes[i].Name; next.bound.Dataplane(name) == nil {
@@ -372,7 +373,7 @@ func (a *Agent) Plan(ctx context.Context) (admin.Plan, error) {
 	before := a.inForce()
 	plan.Changes = append(plan.Changes, planDataplanes(before, next.bound)...)
 	plan.Changes = append(plan.Changes, planSettings(before, next.bound)...)
-	policy := catalog.Policy{Config: next.bound, Node: nodeFacts(next.bound)}
+	policy := policyOf(next.bound, nodeFacts(next.bound))
 	services := a.catalog.Plan(policy, a.static.Preview(next.bound.Services))
 	plan.Changes = append(plan.Changes, planServices(services)...)
 	return plan, nil

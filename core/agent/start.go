@@ -67,6 +67,7 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *c
 	a.wg.Go(func() {
 		a.runPart("static", func(ctx context.Context) error { return a.static.Run(ctx, a.catalog) })
 	})
+	a.discover(bound)
 	a.wg.Go(func() { a.files.run(a.running) })
 	close(a.inForceOnce)
 	return nil
@@ -150,7 +151,9 @@ func (a *Agent) adopt(loaded, bound *config.Config, schemas map[string]config.Pl
 	}
 	a.loaded, a.config, a.schemas, a.node = loaded, bound, schemas, node
 	a.mu.Unlock()
-	a.catalog.Configure(catalog.Policy{Config: bound, Node: node, Static: static})
+	policy := policyOf(bound, node)
+	policy.Static = static
+	a.catalog.Configure(policy)
 }
 
 // configure makes a plugin that has just started ready for its session, by the

@@ -221,7 +221,7 @@ func instant(t time.Time) *time.Time {
 // Services implements admin.Backend.
 func (a *Agent) Services() admin.ServiceList {
 	v := a.view()
-	list := admin.ServiceList{View: v.head(), Services: make([]admin.Service, 0, v.snapshot.Len())}
+	list := admin.ServiceList{View: v.head(), Services: make([]admin.Service, 0, v.snapshot.Len()), Sources: a.sources()}
 	for s := range v.snapshot.All {
 		list.Services = append(list.Services, v.service(s))
 	}

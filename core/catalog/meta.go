@@ -90,6 +90,13 @@ var metaArguments = map[string]struct {
 	}},
 }
 
+// essential are the arguments without which a service would be somewhere else
+// than it says, or open to others: it is refused when one can't be used. With
+// any other it does without.
+var essential = map[string]bool{
+	"port": true, "vip": true, "protocols": true, "node-port": true, "external": true, "allow": true,
+}
+
 // applyMeta lets meta speak where the policy doesn't differ from the defaults.
 func applyMeta(policy, defaults *config.Service, meta map[string]string) (notes []string, refused string) {
 	file := *policy
@@ -109,7 +116,7 @@ func applyMeta(policy, defaults *config.Service, meta map[string]string) (notes 
 		tried := *policy
 		if err := argument.read(&tried, strings.TrimSpace(meta[key])); err != nil {
 			why := fmt.Sprintf("meta %s = %.60q can't be used: %v", key, meta[key], err)
-			if name == "allow" {
+			if essential[name] {
 				return notes, why
 			}
 			notes = append(notes, why)

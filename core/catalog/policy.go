@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -113,8 +114,8 @@ func fillDefaults(s *config.Service) {
 
 // effective gives the policy of one service: what its block says, else its
 // meta, else the defaults. explicit tells that the VIPs stand in a file. A meta
-// value that can't be used is left out with a note, except one that restricts
-// access: without it the service must not be open to all, so it is refused.
+// value that can't be used is left out with a note, except one that says where
+// the service is or who may use it: then it is refused.
 func (p *policies) effective(block *config.Service, s *source.Service) (policy config.Service, explicit bool, notes []string, refused string) {
 	policy = *p.defaults
 	if block != nil {
@@ -123,7 +124,12 @@ func (p *policies) effective(block *config.Service, s *source.Service) (policy c
 	}
 	explicit = len(policy.VIP) > 0
 	if s != nil && len(s.Meta) > 0 {
+		before := cmp.Or(policy.Dataplane, p.defaultPlane)
 		notes, refused = applyMeta(&policy, p.defaults, s.Meta)
+		if policy.Dataplane != before {
+			// The options are those of another plugin.
+			policy.OptionsJSON = nil
+		}
 	}
 	if policy.Port == 0 && s != nil {
 		policy.Port = s.Port

@@ -146,7 +146,7 @@ func TestMeta(t *testing.T) {
 		t.Errorf("service is %+v, want %+v", d, want)
 	}
 	for key, value := range map[string]string{
-		"port": "0", "vip": "web", "protocols": "http", "node-port": "70000", "external": "10.0.0.0/8", "affinity": "-1s", "warning": "ignore",
+		"affinity": "-1s", "warning": "ignore",
 		"prefer": "rack", "masquerade": "Never", "on-empty": "", "on-drain-end": "cut", "drain": "30",
 	} {
 		w.say("consul", withMeta(&source.Service{Name: "s", Port: 80}, "patchbay-"+key, value))
@@ -155,6 +155,18 @@ func TestMeta(t *testing.T) {
 			t.Errorf("with %s = %q the service is\n%s", key, value, show(s))
 		}
 	}
+	// Without these it would be somewhere else than it says, or open to others.
+	for key, value := range map[string]string{
+		"port": "eighty", "vip": "web", "protocols": "http", "node-port": "70000", "external": "10.0.0.0/8", "allow": "all",
+	} {
+		w.say("consul", withMeta(&source.Service{Name: "s", Port: 80}, "patchbay-"+key, value))
+		s := w.cat.Snapshot().Get("s")
+		if s.Desired != nil || !strings.HasPrefix(s.Rejected, "meta patchbay-"+key+" = ") {
+			t.Errorf("with %s = %q the service is\n%s", key, value, show(s))
+		}
+	}
+	w.say("consul", withMeta(&source.Service{Name: "s", Port: 80}, "patchbay-dataplane", "nosuch"))
+	w.want("s", `rejected: no dataplane "nosuch": add a dataplane block of that name`)
 }
 
 // TestHealth is the table of health against policy, for an endpoint that is

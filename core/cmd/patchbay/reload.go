@@ -15,13 +15,21 @@ func newReloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Make the agent load its configuration anew",
 		Long: `Make the agent load its configuration anew, as SIGHUP does. Files with mistakes
-change nothing: the mistakes are printed and the exit code is 1.`,
+change nothing: the mistakes are printed and the exit code is 1.
+
+A source that has suddenly lost all its services, or most of one, isn't believed
+at once; -accept-empty says that it is right.`,
 		Args: cobra.NoArgs,
 	}
 	asks, format := addSocket(cmd), addFormat(cmd)
+	acceptEmpty := cmd.Flags().Bool("accept-empty", false, "believe sources that have lost their services")
 	cmd.RunE = action(func(cmd *cobra.Command, _ []string) error {
 		return asks.ask(cmd, func(ctx context.Context, client *admin.Client) error {
-			reload, err := client.Reload(ctx)
+			load := client.Reload
+			if *acceptEmpty {
+				load = client.ReloadAccepting
+			}
+			reload, err := load(ctx)
 			if err != nil {
 				return err
 			}
@@ -53,6 +61,9 @@ func printReload(out, errors io.Writer, r admin.Reload) {
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintln(out, "Note: "+printable(n))
+	}
+	for _, s := range r.Accepted {
+		fmt.Fprintf(out, "What source %s has lost is accepted.\n", printable(s))
 	}
 }
 

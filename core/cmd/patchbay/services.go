@@ -54,7 +54,7 @@ waiting or degraded. With a name: that service with its policy and endpoints.`,
 			if *format == formatJSON {
 				return printJSON(out, list)
 			}
-			return printServices(out, list.Services)
+			return printList(out, list)
 		})
 	})
 	return cmd
@@ -73,6 +73,22 @@ func printServices(w io.Writer, services []admin.Service) error {
 		}
 	}
 	return t.flush()
+}
+
+// printList prints the services, and the sources that make what is listed
+// incomplete or out of date.
+func printList(w io.Writer, list admin.ServiceList) error {
+	if err := printServices(w, list.Services); err != nil {
+		return err
+	}
+	for _, s := range list.Sources {
+		if state := sourceState(s); state != "read" {
+			if _, err := fmt.Fprintf(w, "Source %s: %s\n", printable(s.Name), printable(state)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 var serviceHead = []string{"SERVICE", "ADDRESS", "PORT", "DATAPLANE", "STATE", "ENDPOINTS", "ACK", "REASON"}
@@ -174,7 +190,7 @@ func watchServices(ctx context.Context, client *admin.Client, w io.Writer, as fo
 			err = printJSON(w, list)
 		case terminal:
 			fmt.Fprintf(w, "\x1b[H\x1b[2Jrevision %d, %s\n\n", list.Revision, time.Now().Format(time.TimeOnly))
-			err = printServices(w, list.Services)
+			err = printList(w, list)
 		default:
 			before, err = printChanges(w, before, list.Services)
 		}

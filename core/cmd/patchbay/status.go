@@ -61,14 +61,7 @@ func printStatus(w io.Writer, s admin.Status) error {
 		f.add("Last reload", fmt.Sprintf("%s (%s, by %s)", outcome, ago(r.Time), r.Trigger))
 	}
 	for _, source := range s.Sources {
-		state := "read"
-		switch {
-		case !source.Read:
-			state = joinNonEmpty(": ", "not read yet", source.Error)
-		case source.StaleSince != nil:
-			state = joinNonEmpty(": ", "stale since "+source.StaleSince.Local().Format(time.DateTime), source.Error)
-		}
-		f.add("Source "+source.Name, state)
+		f.add("Source "+source.Name, sourceState(source))
 	}
 	for _, d := range s.Dataplanes {
 		f.add("Dataplane "+d.Name, joinNonEmpty(", ", d.State,
@@ -85,4 +78,15 @@ func printStatus(w io.Writer, s admin.Status) error {
 		printFindings(w, s.LastReload.Findings)
 	}
 	return nil
+}
+
+// sourceState says how a source fares: "read" when all is well.
+func sourceState(s admin.SourceStatus) string {
+	switch {
+	case !s.Read:
+		return joinNonEmpty(": ", "not read yet", s.Error)
+	case s.StaleSince != nil:
+		return joinNonEmpty(": ", "stale since "+s.StaleSince.Local().Format(time.DateTime), s.Error)
+	}
+	return "read"
 }
