@@ -43,6 +43,11 @@ demo: build ## run the main job on this machine: no root, no Consul; Ctrl-C ends
 	@$(GOBUILD) -o $(BIN)/demo ./test/demo
 	@exec $(BIN)/demo
 
+.PHONY: demo-consul
+demo-consul: build ## the same with a real Consul, which is built once (5 minutes); Ctrl-C ends it
+	@$(GOBUILD) -o $(BIN)/demo ./test/demo
+	@exec $(BIN)/demo -consul "$$(test/consul/build.sh)"
+
 .PHONY: build
 build: go-version ## build the core and the plugins into bin/
 	@install -d -m 0755 $(BIN) $(BIN)/plugins
