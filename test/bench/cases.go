@@ -147,8 +147,7 @@ func (b *bench) measureIdle(c benchCase, k proxyKind) (sample, error) {
 		return nil, err
 	}
 	warm.stop()
-	time.Sleep(500 * time.Millisecond)
-	before := p.usage()
+	before := p.settled()
 	l := c.load
 	l.Addr = k.request()
 	if k.idle > 0 {
@@ -159,8 +158,7 @@ func (b *bench) measureIdle(c benchCase, k proxyKind) (sample, error) {
 		return nil, err
 	}
 	defer gen.stop()
-	time.Sleep(500 * time.Millisecond)
-	after := p.usage()
+	after := p.settled()
 	return sample{
 		"bytes": float64(after.RSS-before.RSS) / float64(l.Conns),
 		"fds":   float64(after.Descriptors-before.Descriptors) / float64(l.Conns),

@@ -146,6 +146,23 @@ func (p *process) usage() usage {
 	return u
 }
 
+// settled waits, for 10 s at most, until the resident size stays the same for
+// a second: Go gives memory back some time after it was used.
+func (p *process) settled() usage {
+	u, same := p.usage(), 0
+	for range 40 {
+		time.Sleep(250 * time.Millisecond)
+		now := p.usage()
+		if same++; now.RSS != u.RSS {
+			same = 0
+		}
+		if u = now; same == 4 {
+			break
+		}
+	}
+	return u
+}
+
 // rss reads the exact resident size in bytes; VmRSS lags by some pages.
 func rss(pid int) int64 {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
