@@ -43,7 +43,7 @@ type Server struct {
 	Address string
 	// Ports by name, as in Consul's configuration.
 	Ports map[string]int
-	// Token that Client sends; set it before Client where ACLs are on.
+	// Token that Client sends; empty without ACLs.
 	Token string
 
 	t       testing.TB
@@ -78,7 +78,13 @@ func Program(t testing.TB) string {
 // are Consul's own configuration, put over what the tests need.
 func Start(t testing.TB, settings map[string]any) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir()}
+	return StartWithToken(t, "", settings)
+}
+
+// StartWithToken is Start for a server with ACLs, whose Client sends a token.
+func StartWithToken(t testing.TB, token string, settings map[string]any) *Server {
+	t.Helper()
+	s := &Server{Token: token, t: t, dir: t.TempDir()}
 	t.Cleanup(s.Kill)
 	// A port that was free may be taken before the server has it.
 	var err error

@@ -240,7 +240,7 @@ func (l *logBuffer) String() string {
 func run(t *testing.T, settings Settings, options Options) *running {
 	t.Helper()
 	for _, name := range []string{"CONSUL_HTTP_ADDR", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "CONSUL_HTTP_SSL"} {
-		if !strings.Contains(t.Name(), "Environment") {
+		if !strings.HasPrefix(t.Name(), "TestEnvironment") {
 			t.Setenv(name, "")
 		}
 	}
