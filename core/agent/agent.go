@@ -7,9 +7,9 @@
 //
 // The files of the package: agent.go starts and stops, start.go is the way
 // from nothing to the first configuration in force, reload.go the way from one
-// to the next, carrier.go one dataplane with its plugin and session, view.go
-// and backend.go what the API shows, lock.go, session.go, watch.go, node.go
-// and cleanup.go what their names say.
+// to the next, check.go what is checked before that, plan.go what it would
+// change; carrier.go is one dataplane with its plugin and session; view.go and
+// backend.go are what the API shows; the others are what their names say.
 package agent
 
 import (

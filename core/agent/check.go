@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	version "github.com/hashicorp/go-version"
+
+	"github.com/patchbay-proxy/patchbay/core/config"
+	"github.com/patchbay-proxy/patchbay/core/pluginhost"
+	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
+)
+
+// candidate is a configuration that is without mistakes, and what it was
+// checked with.
+type candidate struct {
+	loaded, bound *config.Config
+	schemas       map[string]config.PluginSchema
+	// known is the fingerprint of the files, as of knownFiles.
+	known string
+}
+
+// load reads the files and checks them against the plugins. The candidate's
+// loaded is set in any case, the rest when there are no errors.
+func (a *Agent) load(ctx context.Context) (candidate, *config.Diagnostics) {
+	next, diagnostics, unchecked := check(a.options.ConfigPaths, a.options.loadOptions(), func(loaded *config.Config, block *config.Dataplane) (answer, error) {
+		return a.ask(ctx, loaded, block)
+	})
+	for name, err := range unchecked {
+		a.log.Warn("the block can't be checked by its plugin", "dataplane", name, "error", err)
+	}
+	return next, diagnostics
+}
+
+// check reads files and checks them against the plugins, whom ask asks. Blocks
+// whose plugin could not be asked are given with the reason.
+func check(paths []string, options config.Options, ask func(*config.Config, *config.Dataplane) (answer, error)) (candidate, *config.Diagnostics, map[string]error) {
+	began := time.Now()
+	loaded, diagnostics := config.Load(paths, options)
+	next := candidate{loaded: loaded, schemas: map[string]config.PluginSchema{}, known: knownFiles(loaded.Files, began)}
+	unchecked := map[string]error{}
+	var refusals []refusal
+	for i := range loaded.Dataplanes {
+		block := &loaded.Dataplanes[i]
+		answer, err := ask(loaded, block)
+		if err != nil {
+			unchecked[block.Name] = err
+		}
+		if answer.schema != nil {
+			next.schemas[block.Name] = *answer.schema
+			refusals = append(refusals, refusal{block.Name, answer.found})
+		}
+	}
+	var found *config.Diagnostics
+	next.bound, found = config.Bind(loaded, next.schemas)
+	diagnostics.Append(found)
+	for _, r := range refusals {
+		diagnostics.Append(config.Refused(next.bound, r.name, next.schemas[r.name], r.found))
+	}
+	return next, diagnostics, unchecked
+}
+
+// Check reads and checks configuration files for `patchbay validate`, without
+// an agent: each plugin that is at hand is started, asked and ended. unchecked
+// are the dataplanes whose plugin could not be asked, with the reason.
+func Check(ctx context.Context, options Options) (diagnostics *config.Diagnostics, unchecked map[string]error) {
+	_, diagnostics, unchecked = check(options.ConfigPaths, options.loadOptions(), func(loaded *config.Config, block *config.Dataplane) (answer, error) {
+		binary, err := chooseBinary(loaded.PluginDir, block)
+		if err != nil {
+			return answer{}, err
+		}
+		return probe(ctx, binary, loaded, block, hclog.NewNullLogger())
+	})
+	return diagnostics, unchecked
+}
+
+// refusal is what a plugin has against its block.
+type refusal struct {
+	name  string
+	found []dataplane.Diagnostic
+}
+
+// answer is what a plugin says of a configuration.
+type answer struct {
+	schema *config.PluginSchema
+	found  []dataplane.Diagnostic
+}
+
+// ask asks the plugin of a block for its schema, and what it has against the
+// block: the one that runs where it is the one that would run, else one that is
+// started for this alone.
+func (a *Agent) ask(ctx context.Context, loaded *config.Config, block *config.Dataplane) (answer, error) {
+	a.mu.Lock()
+	c := a.carriers[block.Name]
+	a.mu.Unlock()
+	binary, missing := chooseBinary(loaded.PluginDir, block)
+	if c != nil {
+		if description, client, path := c.running(); client != nil && (missing != nil || path == binary.Path) {
+			return askClient(ctx, client, description, loaded, block)
+		}
+	}
+	if missing != nil {
+		return answer{}, missing
+	}
+	return probe(ctx, binary, loaded, block, a.log.Named("probe"))
+}
+
+// running gives the plugin that runs and its file; the client is nil when
+// there is none.
+func (c *carrier) running() (*dataplane.HostDescription, *dataplane.Client, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil {
+		return nil, nil, ""
+	}
+	return c.description, c.client, c.process.Binary().Path
+}
+
+// chooseBinary gives the file that would run for a block.
+func chooseBinary(dir string, block *config.Dataplane) (pluginhost.Binary, error) {
+	binaries, refusals, err := pluginhost.Find(dir, block.Name)
+	if err != nil {
+		return pluginhost.Binary{}, err
+	}
+	var constraint version.Constraints
+	if block.Version != "" {
+		if constraint, err = version.NewConstraint(block.Version); err != nil {
+			return pluginhost.Binary{}, err
+		}
+	}
+	for _, b := range binaries {
+		if constraint == nil || constraint.Check(b.Version) {
+			return b, nil
+		}
+	}
+	switch {
+	case len(refusals) > 0:
+		return pluginhost.Binary{}, fmt.Errorf("%s must not be run: %s", refusals[0].Path, refusals[0].Reason)
+	case len(binaries) > 0:
+		return pluginhost.Binary{}, fmt.Errorf("no version of the plugin in %s fits %q", dir, block.Version)
+	}
+	return pluginhost.Binary{}, fmt.Errorf("there is no file patchbay-dataplane-%s_v* in %s", block.Name, dir)
+}
+
+// probe asks a plugin that is started for this alone.
+func probe(ctx context.Context, binary pluginhost.Binary, loaded *config.Config, block *config.Dataplane, logger hclog.Logger) (answer, error) {
+	var got answer
+	err := pluginhost.Probe(ctx, binary, pluginhost.ProbeOptions{SHA256: block.SHA256, Logger: logger},
+		func(ctx context.Context, process *pluginhost.Process) error {
+			var err error
+			got, err = askClient(ctx, process.Client(), process.Description(), loaded, block)
+			return err
+		})
+	return got, err
+}
+
+func askClient(ctx context.Context, client *dataplane.Client, description *dataplane.HostDescription, loaded *config.Config, block *config.Dataplane) (answer, error) {
+	schema := schemaOf(description)
+	got := answer{schema: &schema}
+	// What Bind finds is found again, for all blocks at once.
+	bound, _ := config.Bind(loaded, map[string]config.PluginSchema{block.Name: schema})
+	data := bound.Dataplane(block.Name).PluginJSON
+	if data == nil {
+		return got, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, configureTimeout)
+	defer cancel()
+	found, err := client.ValidateConfig(ctx, data)
+	got.found = found
+	return got, err
+}
