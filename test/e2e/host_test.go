@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,9 +61,7 @@ func newHost(t *testing.T, plugins ...string) *host {
 	h.client = admin.NewClient(h.socket)
 	t.Cleanup(func() {
 		h.client.Close()
-		if h.agent != nil && h.agent.alive() {
-			h.stop()
-		}
+		h.endStrays()
 		if t.Failed() && h.agent != nil {
 			t.Logf("the agent's log:\n%s", tail(h.agent.log(), 60))
 		}
@@ -153,6 +152,25 @@ func (h *host) run(args ...string) *process {
 	h.t.Helper()
 	command := append(slices.Clone(h.wrap), built.patchbay)
 	return startProcess(h.t, h.env, h.sysProc, append(command, args...)...)
+}
+
+// endStrays ends the processes that write into the host's folder: plugins that
+// no agent has ended, which is a failure of the test.
+func (h *host) endStrays() {
+	outputs, _ := filepath.Glob("/proc/[0-9]*/fd/1")
+	for _, path := range outputs {
+		target, err := os.Readlink(path)
+		if err != nil || !strings.HasPrefix(target, h.dir+"/") {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil {
+			continue
+		}
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		h.t.Errorf("process %d (%s) was left running", pid, strings.Trim(string(name), "\x00"))
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 // stop ends the agent with SIGINT and waits.
@@ -329,7 +347,9 @@ func startProcess(t *testing.T, env []string, sys *syscall.SysProcAttr, args ...
 		close(p.done)
 	}()
 	t.Cleanup(func() {
-		if p.alive() {
+		// Asked first: a killed agent leaves its plugins running.
+		if p.alive() && (p.cmd.Process.Signal(syscall.SIGINT) != nil || !p.wait(patience)) {
+			t.Errorf("%s did not end within %s of an interrupt", args[0], patience)
 			p.kill()
 		}
 		for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
