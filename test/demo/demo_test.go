@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/patchbay-proxy/patchbay/test/consultest"
 )
 
 // insideEnv makes the test's own binary the program that brings up loopback in
@@ -241,6 +243,46 @@ func TestOnce(t *testing.T) {
 	if !bytes.Equal(before, after) {
 		t.Error("config.hcl was changed")
 	}
+}
+
+// TestConsul: the same with a real Consul.
+func TestConsul(t *testing.T) {
+	// Its process is looked for by where its program is.
+	program := filepath.Join(built.bin, "consul")
+	if err := os.Link(consultest.Program(t), program); err != nil {
+		data, err := os.ReadFile(consultest.Program(t))
+		if err == nil {
+			err = os.WriteFile(program, data, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := start(t, "-once", "-consul", program)
+	if code := r.wait(); code != 0 {
+		out, errs := r.said()
+		t.Fatalf("it ended with %d and said:\n%s\n%s", code, out, errs)
+	}
+	out, _ := r.said()
+	for _, want := range []string{
+		"web-1 goes away", "web-1 comes back", "web-1 is put into maintenance in Consul", "Consul is killed", "Source consul: stale since",
+		"traffic goes on without Consul", "Consul is started again", "Done: every request was answered.",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("its output lacks %q:\n%s", want, out)
+		}
+	}
+	r.leavesNothing()
+	r = start(t, "-consul", program)
+	r.until("curl http://")
+	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.wait(); code != 0 {
+		_, errs := r.said()
+		t.Errorf("it ended with %d and said %s", code, errs)
+	}
+	r.leavesNothing()
 }
 
 func TestSignals(t *testing.T) {

@@ -5,6 +5,7 @@
 // `make demo` runs it, without root and without Consul. It goes on until
 // Ctrl-C; with -once, or DEMO_ONCE=1, it makes one round and ends with 0 when
 // every request was answered and traffic did follow. It reads config.hcl and
-// never writes it; all that it makes is in a temporary folder, which it
-// removes.
+// never writes it; with -consul (`make demo-consul`) the backends are registered
+// in a Consul that it starts, kills and starts again. All that it makes is in a
+// temporary folder, which it removes.
 package main

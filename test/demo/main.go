@@ -28,6 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.config, "config", "config.hcl", "configuration `file`; it is only read")
 	flags.StringVar(&o.bin, "bin", "bin", "`folder` with patchbay and plugins/")
+	flags.StringVar(&o.consul, "consul", "", "`program` of Consul, in which the backends are then registered; config.hcl is not used")
 	flags.BoolVar(&o.once, "once", o.once, "make one round and end, with 1 when something went wrong")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

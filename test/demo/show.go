@@ -20,7 +20,9 @@ import (
 
 type options struct {
 	config, bin string
-	once        bool
+	// consul is the program of Consul; empty for the services of config.
+	consul string
+	once   bool
 }
 
 const (
@@ -38,6 +40,7 @@ type demo struct {
 	options
 	ctx      context.Context
 	backends []*backend
+	consul   *consul // nil without
 	agent    *agent
 	client   *admin.Client
 	http     *http.Client
@@ -71,7 +74,17 @@ func show(ctx context.Context, o options, s *screen) (err error) {
 		}
 	}
 	d.printf("Backends: web on 127.0.0.1:18081 to 18083, api on 127.0.0.1:18091 and 18092.\n")
-	if d.agent, err = startAgent(o, dir); err != nil {
+	if o.consul != "" {
+		defer func() {
+			if d.consul != nil {
+				d.consul.kill()
+			}
+		}()
+		if err := d.startConsul(dir); err != nil {
+			return err
+		}
+	}
+	if d.agent, err = startAgent(d.options, dir); err != nil {
 		return err
 	}
 	d.client = admin.NewClient(d.agent.socket)
@@ -81,7 +94,7 @@ func show(ctx context.Context, o options, s *screen) (err error) {
 			err = stopErr
 		}
 	}()
-	d.printf("Agent: patchbay agent -config %s, its state in %s.\n", filepath.Base(o.config), dir)
+	d.printf("Agent: patchbay agent -config %s, its state in %s.\n", filepath.Base(d.config), dir)
 	return d.run()
 }
 
@@ -96,6 +109,11 @@ func (d *demo) run() error {
 	for round := 0; ; round++ {
 		if err := d.round(d.backends[round%3]); err != nil {
 			return err
+		}
+		if d.consul != nil {
+			if err := d.consulRound(d.backends[round%3]); err != nil {
+				return err
+			}
 		}
 		if d.once {
 			d.printf("\nDone: every request was answered.\n")
