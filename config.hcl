@@ -48,6 +48,17 @@ agent {
 #  local_networks = ["172.17.0.0/16"]
 #}
 
+# Services of a Consul catalog; `make demo-consul` shows it. docs/consul.md tells
+# about every argument.
+#source "consul" {
+#  address      = "127.0.0.1:8500"   # also https://..., unix:///...
+#  token_file   = "consul.token"     # read again when it changes
+#  select       = ["tag:patchbay"]   # tag:, name: (with *) or meta:KEY=VALUE; one is enough
+#  exclude      = ["name:*-sidecar-proxy"]
+#  default_port = 80                 # for services whose meta says no patchbay-port
+#  hold         = "15s"              # how long instances are kept that vanish at once
+#}
+
 # Virtual addresses for services that name none. One range per family. These
 # are loopback addresses, so that the demo changes nothing on the host; on real
 # nodes it is a range that nothing else uses, such as 10.96.0.0/16.

@@ -125,6 +125,8 @@ func TestUnixSocket(t *testing.T) {
 	}()
 	r := run(t, Settings{Address: "unix://" + path}, Options{})
 	r.await(t, "the source is read", all(fresh, has("web", "10.0.0.1:80")))
-	r.await(t, "what is on its node is local", func(services map[string]*source.Service, _ source.Status) bool { return services["web"].Instances[0].Local })
+	r.await(t, "what is on its node is local", func(services map[string]*source.Service, _ source.Status) bool {
+		return services["web"].Instances[0].Local
+	})
 	r.stop()
 }
