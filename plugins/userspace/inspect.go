@@ -28,7 +28,7 @@ func (u *userspace) Statistics(context.Context) ([]dataplane.ServiceStatistics, 
 				BytesOut:    s.BytesOut,
 				Failed:      s.Failed + s.Refused.Empty,
 			},
-			Refused: s.Refused.Source + s.Refused.Limit + s.Refused.Descriptors,
+			Refused: s.Refused.Source + s.Refused.Limit + s.Refused.Descriptors + s.Refused.Client + s.Refused.Header,
 		}
 		for _, e := range s.Endpoints {
 			t.Endpoints = append(t.Endpoints, dataplane.EndpointStatistics{
@@ -75,6 +75,8 @@ type detailRefused struct {
 	Source      uint64 `json:"source"`
 	Limit       uint64 `json:"limit"`
 	Descriptors uint64 `json:"descriptors"`
+	Client      uint64 `json:"client"`
+	Header      uint64 `json:"header"`
 }
 
 type detailEndpoint struct {
@@ -87,6 +89,9 @@ type detailEndpoint struct {
 	Failures      uint64     `json:"failures"`
 	BytesIn       uint64     `json:"bytes_in"`
 	BytesOut      uint64     `json:"bytes_out"`
+	LastFailure   string     `json:"last_failure,omitempty"`
+	FailedAt      *time.Time `json:"failed_at,omitempty"`
+	EjectedUntil  *time.Time `json:"ejected_until,omitempty"`
 }
 
 // Inspect implements dataplane.Inspector.
@@ -132,6 +137,16 @@ func newDetail(s *loop.ServiceStatistics, routes []string) *detail {
 			Failures:    e.Failures,
 			BytesIn:     e.BytesIn,
 			BytesOut:    e.BytesOut,
+			LastFailure: e.LastFailure,
+		}
+		if e.LastFailure != "" {
+			t := e.FailedAt.UTC()
+			p.FailedAt = &t
+		}
+		if !e.EjectedUntil.IsZero() {
+			t := e.EjectedUntil.UTC()
+			p.EjectedUntil = &t
+			p.State = stateEjected
 		}
 		if e.Draining {
 			p.State = dataplane.StateDraining.String()
@@ -159,7 +174,8 @@ func (d *detail) text() string {
 	}
 	fmt.Fprintf(&b, "%d connections now, %d in all; %d retries, %d failed\n", d.Active, d.Connections, d.Retries, d.Failed)
 	if r := d.Refused; r != (detailRefused{}) {
-		fmt.Fprintf(&b, "refused: %d no endpoint, %d source, %d limit, %d no descriptor\n", r.Empty, r.Source, r.Limit, r.Descriptors)
+		fmt.Fprintf(&b, "refused: %d no endpoint, %d source, %d limit, %d limit of one client, %d no PROXY header, %d no descriptor\n",
+			r.Empty, r.Source, r.Limit, r.Client, r.Header, r.Descriptors)
 	}
 	if len(d.Endpoints) == 0 {
 		b.WriteString("no endpoints\n")
@@ -171,5 +187,18 @@ func (d *detail) text() string {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\n", e.Address, e.Weight, e.State, e.Active, e.Connections, e.Failures, e.BytesIn, e.BytesOut)
 	}
 	_ = w.Flush() // to a strings.Builder: never fails
+	for _, e := range d.Endpoints {
+		switch {
+		case e.EjectedUntil != nil:
+			fmt.Fprintf(&b, "%s takes no new connections until %s: connecting to it failed too often, last with: %s\n",
+				e.Address, e.EjectedUntil.Format(time.RFC3339), e.LastFailure)
+		case e.LastFailure != "":
+			fmt.Fprintf(&b, "%s: connecting failed last at %s: %s\n", e.Address, e.FailedAt.Format(time.RFC3339), e.LastFailure)
+		}
+	}
 	return b.String()
 }
+
+// stateEjected is the state of an endpoint that is active and takes no new
+// connections because too many attempts have failed.
+const stateEjected = "ejected"

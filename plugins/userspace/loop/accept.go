@@ -12,6 +12,8 @@ const (
 	refusedSource
 	refusedLimit
 	refusedDescriptors
+	refusedGuest
+	refusedHeader
 	refusals
 )
 
@@ -41,7 +43,7 @@ func (l *loop) acceptOne(n *listener) bool {
 	fd, err := l.system.accept(n.fds[l.index])
 	switch {
 	case err == 0:
-		l.welcome(fd, n.owner.Load())
+		l.welcome(fd, n)
 		return true
 	case err == unix.EAGAIN:
 		return false
@@ -67,22 +69,29 @@ func (k *system) accept(fd int32) (int32, errno) {
 	return int32(n), 0
 }
 
-// welcome checks an accepted connection against its service's rules.
-func (l *loop) welcome(fd int32, s *service) {
+// welcome checks an accepted connection against its service's rules. From where
+// a PROXY protocol header is expected, the client isn't known yet: it waits for
+// it, and counts while it does.
+func (l *loop) welcome(fd int32, n *listener) {
+	s := n.owner.Load()
 	if s == nil {
 		l.kernel.reset(fd)
 		return
 	}
 	t := s.settings.Load()
+	p := parties{addressOf(&l.system.addresses[0]), n.address}
+	greets := len(t.trust) > 0 && contains(t.trust, p.from.Addr())
 	switch {
-	case len(t.allow) > 0 && !t.allows(addressOf(&l.system.addresses[0]).Addr()):
+	case len(t.allow) > 0 && !greets && !t.allows(p.from.Addr()):
 		l.refuse(fd, s, refusedSource)
 	case t.max > 0 && s.active.Load() >= t.max || l.shared.active.Load() >= l.shared.limit.Load():
 		l.refuse(fd, s, refusedLimit)
 	case l.shared.active.Load() >= l.shared.room.Load():
 		l.refuse(fd, s, refusedDescriptors)
+	case greets:
+		l.greet(fd, s, p)
 	default:
-		l.open(fd, s)
+		l.open(fd, s, p)
 	}
 }
 

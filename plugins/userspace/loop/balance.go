@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"cmp"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,9 +20,17 @@ type service struct {
 	mu        sync.Mutex
 	balance   Balance
 	endpoints []*endpoint // all of them
-	usable    []*endpoint // active, with a weight
+	members   []*endpoint // active, with a weight
+	usable    []*endpoint // members that are not ejected
 	turn      int         // where least connections begins to look
+	shares    []int64     // running sums of usable's weights, for random
+	random    rand.PCG
+	table     *table    // of members, for maglev
+	affinity  *affinity // nil where there is none
+	ejection  ejection
+	serial    uint32 // of the last endpoint
 
+	guests   guests
 	active   atomic.Int64
 	bytes    [2]atomic.Uint64
 	accepted atomic.Uint64
@@ -34,12 +44,20 @@ type service struct {
 	cut     bool // ResetOnDrainEnd
 }
 
+func newService(id string) *service {
+	s := &service{id: id}
+	s.random.Seed(rand.Uint64(), rand.Uint64())
+	return s
+}
+
 // endpoint is what all loops share of one endpoint. It lives until it has left
 // its service and its last connection has ended.
 type endpoint struct {
-	id       int32 // its place in the engine's table
+	id       int32  // its place in the engine's table
+	serial   uint32 // its number in the service, never given twice
 	service  *service
 	address  netip.AddrPort
+	hash     uint64 // of its address and port
 	sockaddr sockaddr
 	// looping says that the port lies in the range of ports given to outgoing
 	// connections, so that a connect to this host can meet itself.
@@ -50,6 +68,7 @@ type endpoint struct {
 	current  int64 // of smooth weighted round robin
 	draining bool
 	deadline time.Time
+	trouble  trouble
 
 	watched time.Time // the deadline that Engine.drains knows; its lock's
 
@@ -57,86 +76,123 @@ type endpoint struct {
 	// still connect; with retired it says when the place in the table is free.
 	active      atomic.Int64
 	retired     atomic.Bool
+	troubled    atomic.Bool // trouble has something that a success ends
 	freed       atomic.Bool
 	connections atomic.Uint64
 	failures    atomic.Uint64
 	bytes       [2]atomic.Uint64
 }
 
-// pick chooses an endpoint for a new connection and counts it as active there;
-// nil if there is none outside excluded (ids). The count is taken under the
-// lock: whoever has taken an endpoint off the list knows that none will be
-// added to it.
-func (s *service) pick(excluded []int32) *endpoint {
+// choosing takes over how a service wants its endpoints chosen; arrange follows.
+// The service is locked.
+func (s *service) choosing(want *Service) {
+	s.balance = want.Balance
+	s.ejection.after = want.EjectAfter
+	s.ejection.time = max(toTicks(cmp.Or(want.EjectFor, 10*time.Second)), 1)
+	switch timeout := toTicks(want.Affinity); {
+	case timeout == 0:
+		s.affinity = nil
+	case s.affinity == nil:
+		s.affinity = newAffinity(timeout)
+	default:
+		s.affinity.timeout = timeout
+	}
+}
+
+// pick chooses an endpoint for a new connection, or a new session, of a client
+// at the present tick, and counts it as active there; nil if there is none
+// outside excluded (ids). Whoever gets an endpoint gives it back by
+// endpointTable.release. The client's address matters to source_hash, maglev
+// and affinity alone.
+//
+// The count is taken under the lock: whoever has taken an endpoint off the list
+// knows that none will be added to it.
+func (s *service) pick(client netip.Addr, now uint32, excluded []int32) *endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var best *endpoint
-	switch {
-	case s.balance == LeastConnections:
-		best = s.leastLoaded(excluded)
-	default:
-		best = s.nextInTurn(excluded)
+	if s.ejection.out > 0 && int32(now-s.ejection.next) >= 0 {
+		s.readmit(now)
 	}
-	if best != nil {
-		best.active.Add(1)
-	}
-	return best
-}
-
-func (s *service) nextInTurn(excluded []int32) *endpoint {
-	var best *endpoint
-	var total int64
-	for _, e := range s.usable {
-		if excluded != nil && slices.Contains(excluded, e.id) {
-			continue
-		}
-		e.current += e.weight
-		total += e.weight
-		if best == nil || e.current > best.current {
-			best = e
+	var e *endpoint
+	if s.affinity != nil {
+		e = s.affinity.find(client, now)
+		if e != nil && (e.trouble.ejected || slices.Contains(excluded, e.id)) {
+			e = nil
 		}
 	}
-	if best != nil {
-		best.current -= total
+	if e == nil {
+		e = s.choose(client, excluded)
 	}
-	return best
-}
-
-// leastLoaded compares (connections + 1) / weight, so that an idle service
-// begins with its heaviest endpoints; among equals it goes round.
-func (s *service) leastLoaded(excluded []int32) *endpoint {
-	n := len(s.usable)
-	if n == 0 {
+	if e == nil {
 		return nil
 	}
-	s.turn++
-	if s.turn >= n {
-		s.turn = 0
+	if s.affinity != nil {
+		s.affinity.keep(client, e, now)
 	}
-	var best *endpoint
-	var load int64
-	for i := range n {
-		j := s.turn + i
-		if j >= n {
-			j -= n
-		}
-		e := s.usable[j]
-		if excluded != nil && slices.Contains(excluded, e.id) {
-			continue
-		}
-		l := e.active.Load() + 1
-		if best == nil || l*best.weight < load*e.weight {
-			best, load = e, l
+	e.active.Add(1)
+	return e
+}
+
+// choose asks the balance method. Where every endpoint that has not failed this
+// client is ejected, one of those is better than none.
+func (s *service) choose(client netip.Addr, excluded []int32) *endpoint {
+	var e *endpoint
+	switch s.balance {
+	case LeastConnections:
+		e = s.leastLoaded(excluded)
+	case Random:
+		e = s.lessLoadedOfTwo(excluded)
+	case SourceHash:
+		e = highest(s.usable, hashAddress(client), excluded)
+	case Maglev:
+		e = s.lookUp(client, excluded)
+	default:
+		e = s.nextInTurn(excluded)
+	}
+	if e == nil && s.ejection.out > 0 {
+		e = highest(s.members, hashAddress(client), excluded)
+	}
+	return e
+}
+
+// arrange takes over a new list of endpoints. The service is locked; t is the
+// table of the members, where the balance needs one.
+func (s *service) arrange(all, members []*endpoint, t *table) {
+	s.endpoints, s.members, s.table = all, members, t
+	if s.affinity != nil {
+		s.affinity.serve(members)
+	}
+	s.ejection.recount(members)
+	s.settle()
+}
+
+// settle works out who is usable. The service is locked.
+func (s *service) settle() {
+	s.usable = s.members
+	if s.ejection.out > 0 {
+		s.usable = make([]*endpoint, 0, len(s.members))
+		for _, e := range s.members {
+			if !e.trouble.ejected {
+				s.usable = append(s.usable, e)
+			}
 		}
 	}
-	return best
+	s.shares = nil
+	if s.balance == Random {
+		s.shares = make([]int64, len(s.usable))
+		var sum int64
+		for i, e := range s.usable {
+			sum += e.weight
+			s.shares[i] = sum
+		}
+	}
 }
 
 // empty says that no endpoint takes new connections.
 func (s *service) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.usable) == 0
+	return len(s.members) == 0
 }
 
 // release ends a connection's use of an endpoint.

@@ -9,7 +9,8 @@ const (
 
 // States of a connection.
 const (
-	stateFree = iota
+	stateFree     = iota
+	stateGreeting // its PROXY protocol header is awaited
 	stateConnecting
 	stateOpen
 	stateLingering
@@ -53,6 +54,8 @@ type conn struct {
 	timerPrev int32
 	deadline  uint32 // tick
 	last      uint32 // the tick in which bytes last moved
+	begun     uint32 // the tick in which it was accepted
+	origin    int32  // its place in loop.origins+1, 0 is none
 
 	dir [2]direction
 

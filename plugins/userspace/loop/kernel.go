@@ -15,14 +15,16 @@ type kernel interface {
 	// socket makes a non-blocking TCP socket.
 	socket(family int) (int32, errno)
 	connect(fd int32, to *sockaddr) errno
-	// connectError says whether a socket that reports an error was never
-	// connected. It takes the error off the socket.
-	connectError(fd int32) bool
+	// connectError says why a socket that reports an error was never connected;
+	// 0 if it was. It takes the error off the socket.
+	connectError(fd int32) errno
 	// self says whether a socket is connected to itself.
 	self(fd int32) bool
 	// watch registers a socket for everything, edge-triggered.
 	watch(fd, slot int32, side int) errno
 	recv(fd int32, p []byte) (int, errno)
+	// peek is recv that leaves the bytes where they are.
+	peek(fd int32, p []byte) (int, errno)
 	send(fd int32, p []byte) (int, errno)
 	pipe(large bool) (pipe, errno)
 	splice(from, to int32, n int) (int, errno)
@@ -98,14 +100,16 @@ func (k *system) connect(fd int32, to *sockaddr) errno {
 
 // connectError: a reset of an established connection is ECONNRESET, or EPIPE
 // once the peer has ended its direction; one that answers a SYN is ECONNREFUSED.
-func (k *system) connectError(fd int32) bool {
+func (k *system) connectError(fd int32) errno {
 	k.number, k.length = 0, 4
 	_, err := raw(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ERROR, uintptr(unsafe.Pointer(&k.number)), uintptr(unsafe.Pointer(&k.length)), 0)
 	if err != 0 {
-		return true
+		return err
 	}
-	e := errno(k.number)
-	return e != unix.ECONNRESET && e != unix.EPIPE && e != 0
+	if e := errno(k.number); e != unix.ECONNRESET && e != unix.EPIPE {
+		return e
+	}
+	return 0
 }
 
 func (k *system) self(fd int32) bool {
@@ -129,8 +133,14 @@ func (k *system) control(op int, fd int32) errno {
 	return err
 }
 
-func (k *system) recv(fd int32, p []byte) (int, errno) {
-	n, err := raw(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
+func (k *system) recv(fd int32, p []byte) (int, errno) { return receive(fd, p, unix.MSG_DONTWAIT) }
+
+func (k *system) peek(fd int32, p []byte) (int, errno) {
+	return receive(fd, p, unix.MSG_DONTWAIT|unix.MSG_PEEK)
+}
+
+func receive(fd int32, p []byte, flags uintptr) (int, errno) {
+	n, err := raw(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), flags, 0, 0)
 	if err != 0 {
 		return 0, err
 	}

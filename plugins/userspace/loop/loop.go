@@ -62,9 +62,7 @@ type loop struct {
 	wheel   wheel
 	buffers buffers
 	pipes   pipes
-	// tried are the endpoints that have failed a connection that still looks
-	// for one.
-	tried map[int32][]int32
+	origins origins
 
 	listeners []*listener // by listener.index
 	reserve   int32       // a descriptor kept for when none is left
@@ -88,7 +86,6 @@ func newLoop(index int, s *shared, keepIdle int32) (*loop, error) {
 		system:  k,
 		events:  make([]unix.EpollEvent, eventsMost),
 		scratch: make([]byte, scratchSize),
-		tried:   map[int32][]int32{},
 		reserve: -1,
 		wake:    -1,
 	}

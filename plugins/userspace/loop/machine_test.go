@@ -41,7 +41,7 @@ func newMachine(t testing.TB, flags byte) *machine {
 		shared:  &shared{start: time.Now()},
 		kernel:  m.kernel,
 		scratch: make([]byte, scratchSize),
-		tried:   map[int32][]int32{},
+
 		reserve: -1,
 	}
 	m.loop.pipes.most, m.loop.pipes.mostLarge = 3, 1
@@ -56,7 +56,7 @@ func newMachine(t testing.TB, flags byte) *machine {
 	}
 	u := &update{engine: m.engine, errs: map[string][]error{}}
 	u.set = []*Service{&s}
-	m.service = &service{id: "web"}
+	m.service = newService("web")
 	u.configure(m.service, &s)
 	return m
 }
@@ -141,7 +141,7 @@ func (m *machine) connect(room int) {
 	s.connected = true
 	s.stream = byte(2 * len(m.pairs))
 	m.pairs = append(m.pairs, &pair{front: s})
-	m.loop.open(s.fd, m.service)
+	m.loop.open(s.fd, m.service, parties{})
 }
 
 // answer settles the oldest connect that is still under way.
@@ -400,8 +400,8 @@ func (m *machine) countResources() {
 	if active != open {
 		m.t.Errorf("%d open, %d counted by endpoints", open, active)
 	}
-	if n := l.pipes.open - len(l.pipes.spare); n != 0 || l.buffers.inUse() != 0 || len(l.tried) != 0 {
-		m.t.Errorf("at rest %d pipes, %d buffers and %d retries are in use", n, l.buffers.inUse(), len(l.tried))
+	if n := l.pipes.open - len(l.pipes.spare); n != 0 || l.buffers.inUse() != 0 || l.origins.inUse() != 0 {
+		m.t.Errorf("at rest %d pipes, %d buffers and %d origins are in use", n, l.buffers.inUse(), l.origins.inUse())
 	}
 	sockets := 0
 	for _, s := range m.kernel.sockets {

@@ -45,6 +45,8 @@ func (l *loop) ready(i int32, side int, events uint32) {
 			c.flags |= flagDead << side
 		}
 		l.pump(i, c, side)
+	case stateGreeting:
+		l.greeted(i, c)
 	case stateConnecting:
 		if side == server {
 			l.answered(i, c, events)
@@ -331,6 +333,10 @@ func (l *loop) end(i int32, c *conn, reset bool) {
 	l.discard(c, client)
 	l.discard(c, server)
 	l.disarm(c)
+	if c.endpoint < 0 {
+		l.drop(i, c, l.origins.at(c.origin).service)
+		return
+	}
 	e := l.shared.endpoints.get(c.endpoint)
 	l.count(c, e)
 	s := e.service
@@ -350,6 +356,7 @@ func (l *loop) count(c *conn, e *endpoint) {
 }
 
 func (l *loop) drop(i int32, c *conn, s *service) {
+	l.forget(c, s)
 	l.slots.drop(i, c)
 	s.active.Add(-1)
 	if l.shared.active.Add(-1) == 0 && l.shared.closing.Load() {

@@ -17,6 +17,17 @@ const (
 	// LeastConnections takes the endpoint with the fewest connections for its
 	// weight.
 	LeastConnections
+	// Random draws two endpoints in proportion to weights and takes the one
+	// with fewer connections for its weight.
+	Random
+	// SourceHash takes an endpoint by the client's address alone: the same on
+	// every node that knows the same endpoints. When one leaves, its clients
+	// alone move. Its cost grows with the number of endpoints.
+	SourceHash
+	// Maglev is the same with a table, which costs 128 KiB for a service and
+	// some milliseconds to build (1.3 MiB above 655 endpoints), and nothing
+	// that grows for a connection; a few clients of others move too.
+	Maglev
 )
 
 // OnEmpty says what happens to a new connection when no endpoint takes any.
@@ -42,6 +53,16 @@ type Service struct {
 	// Endpoints in any order. Of two with one address the first counts.
 	Endpoints []Endpoint
 	Balance   Balance
+	// Affinity is how long a client, by its address, stays with its endpoint,
+	// counted from its last connection; 0 is off. 65,536 clients are
+	// remembered, those with the latest connections.
+	Affinity time.Duration
+	// EjectAfter is after how many failed attempts in a row an endpoint takes
+	// no new connections for EjectFor, twice as long each time until one
+	// succeeds, 32 times as long at most; 0 is never. At most half of the
+	// endpoints are ejected at once. EjectFor of 0 means 10 s.
+	EjectAfter int
+	EjectFor   time.Duration
 	// Retries is the number of further endpoints that are tried after the first
 	// when connecting fails.
 	Retries int
@@ -51,13 +72,24 @@ type Service struct {
 	// IdleTimeout closes a connection that moved no byte for so long; 0 means
 	// never.
 	IdleTimeout time.Duration
+	// MaxLifetime resets a connection that is so old; 0 means never.
+	MaxLifetime time.Duration
 	// Allow are the prefixes from which clients may connect; empty means all.
 	// Others are reset once accepted.
 	Allow []netip.Prefix
 	// MaxConnections is the greatest number of connections at once; more are
 	// reset. 0 means no limit.
 	MaxConnections int
-	OnEmpty        OnEmpty
+	// MaxPerClient is the same for the connections of one client address.
+	MaxPerClient int
+	// SendProxy begins each connection to an endpoint with a PROXY protocol
+	// header of version 2 that tells the client's address.
+	SendProxy bool
+	// TrustProxy are the prefixes from which every connection has to begin with
+	// a PROXY protocol header, version 1 or 2. The client that it tells is the
+	// client for all purposes; connections from elsewhere are ordinary ones.
+	TrustProxy []netip.Prefix
+	OnEmpty    OnEmpty
 	// ResetOnDrainEnd cuts the connections to an endpoint whose drain deadline
 	// has passed or that has left the list; otherwise they are left alone.
 	ResetOnDrainEnd bool
@@ -95,6 +127,16 @@ func (s *Service) check() error {
 	if s.Retries < 0 || s.MaxConnections < 0 || s.ConnectTimeout < 0 || s.IdleTimeout < 0 {
 		return errors.New("a limit or a time is below zero")
 	}
+	return s.checkChoice()
+}
+
+func (s *Service) checkChoice() error {
+	if s.MaxLifetime < 0 || s.MaxPerClient < 0 || s.Affinity < 0 || s.EjectAfter < 0 || s.EjectFor < 0 {
+		return errors.New("a limit or a time is below zero")
+	}
+	if s.Balance == Maglev && len(s.Endpoints) > maglevMost {
+		return fmt.Errorf("maglev takes at most %d endpoints, not %d", maglevMost, len(s.Endpoints))
+	}
 	return nil
 }
 
@@ -105,7 +147,14 @@ type settings struct {
 	connect uint32 // ticks
 	idle    uint32 // ticks, 0 is none
 	allow   []netip.Prefix
-	max     int64 // 0 is none
+	max     int64  // 0 is none
+	life    uint32 // ticks, 0 is none
+	guest   int    // most of one client, 0 is none
+	send    bool   // SendProxy
+	trust   []netip.Prefix
+	// origin says that what is known of a client is needed after its endpoint
+	// has been chosen.
+	origin bool
 }
 
 func newSettings(s *Service) *settings {
@@ -114,22 +163,34 @@ func newSettings(s *Service) *settings {
 		connect: toTicks(s.ConnectTimeout),
 		idle:    toTicks(s.IdleTimeout),
 		max:     int64(s.MaxConnections),
+		life:    toTicks(s.MaxLifetime),
+		allow:   plainPrefixes(s.Allow),
+		guest:   s.MaxPerClient,
+		send:    s.SendProxy,
+		trust:   plainPrefixes(s.TrustProxy),
+		origin:  s.SendProxy || s.MaxPerClient > 0 || s.Affinity > 0 || s.Balance == SourceHash || s.Balance == Maglev,
 	}
 	if s.ConnectTimeout == 0 {
 		t.connect = toTicks(2 * time.Second)
 	}
-	for _, p := range s.Allow {
-		t.allow = append(t.allow, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).Masked())
-	}
 	return t
+}
+
+func plainPrefixes(list []netip.Prefix) []netip.Prefix {
+	var plain []netip.Prefix
+	for _, p := range list {
+		plain = append(plain, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).Masked())
+	}
+	return plain
 }
 
 // allows says whether a client of this address may connect.
 func (t *settings) allows(a netip.Addr) bool {
-	if len(t.allow) == 0 {
-		return true
-	}
-	for _, p := range t.allow {
+	return len(t.allow) == 0 || contains(t.allow, a)
+}
+
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	for _, p := range list {
 		if p.Contains(a) {
 			return true
 		}

@@ -229,11 +229,14 @@ func (k *simulated) connect(fd int32, _ *sockaddr) errno {
 	return unix.EINPROGRESS
 }
 
-func (k *simulated) connectError(fd int32) bool {
+func (k *simulated) connectError(fd int32) errno {
 	s := k.open(fd)
 	e := s.err
 	s.err = 0
-	return e != 0 && e != unix.ECONNRESET && e != unix.EPIPE
+	if e == unix.ECONNRESET || e == unix.EPIPE {
+		return 0
+	}
+	return e
 }
 
 func (k *simulated) self(int32) bool { return false }
@@ -259,6 +262,21 @@ func (k *simulated) recv(fd int32, p []byte) (int, errno) {
 	s.waiting = s.waiting[n:]
 	if n > 0 {
 		return n, 0
+	}
+	return 0, s.nothing()
+}
+
+func (k *simulated) peek(fd int32, p []byte) (int, errno) {
+	s := k.open(fd)
+	waiting := s.waiting
+	if s.mark >= 0 {
+		waiting = waiting[:s.mark]
+	}
+	if n := copy(p, waiting); n > 0 {
+		return n, 0
+	}
+	if s.mark == 0 {
+		return copy(p, s.waiting[1:]), 0
 	}
 	return 0, s.nothing()
 }

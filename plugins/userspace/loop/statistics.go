@@ -42,6 +42,8 @@ type Refused struct {
 	Source      uint64 // client outside the allowed prefixes
 	Limit       uint64 // more than the service or the engine may have
 	Descriptors uint64 // no descriptor left
+	Client      uint64 // more than one client may have
+	Header      uint64 // no valid PROXY protocol header from a trusted source
 }
 
 // EndpointStatistics are the counters of one endpoint.
@@ -56,6 +58,13 @@ type EndpointStatistics struct {
 	// Connections were made, Failures were refused or timed out.
 	Connections, Failures uint64
 	BytesIn, BytesOut     uint64
+	// LastFailure is why the last attempt that failed did so, and when; empty if
+	// none has.
+	LastFailure string
+	FailedAt    time.Time
+	// EjectedUntil is when an ejected endpoint takes new connections again; the
+	// zero time for one that isn't ejected.
+	EjectedUntil time.Time
 }
 
 // Statistics reads the counters of all services, bytes of connections that go
@@ -66,7 +75,7 @@ func (e *Engine) Statistics() Statistics {
 	e.countBytes()
 	s := Statistics{Active: e.shared.active.Load()}
 	for _, v := range e.services {
-		s.Services = append(s.Services, v.statistics())
+		s.Services = append(s.Services, v.statistics(e.shared))
 	}
 	slices.SortFunc(s.Services, func(a, b ServiceStatistics) int { return cmp.Compare(a.ID, b.ID) })
 	return s
@@ -81,7 +90,7 @@ func (e *Engine) Service(id string) (ServiceStatistics, bool) {
 		return ServiceStatistics{}, false
 	}
 	e.countBytes()
-	return v.statistics(), true
+	return v.statistics(e.shared), true
 }
 
 func (e *Engine) countBytes() {
@@ -94,7 +103,7 @@ func (e *Engine) countBytes() {
 	})
 }
 
-func (s *service) statistics() ServiceStatistics {
+func (s *service) statistics(common *shared) ServiceStatistics {
 	t := ServiceStatistics{
 		ID:          s.id,
 		Active:      s.active.Load(),
@@ -106,6 +115,8 @@ func (s *service) statistics() ServiceStatistics {
 			Source:      s.refused[refusedSource].Load(),
 			Limit:       s.refused[refusedLimit].Load(),
 			Descriptors: s.refused[refusedDescriptors].Load(),
+			Client:      s.refused[refusedGuest].Load(),
+			Header:      s.refused[refusedHeader].Load(),
 		},
 		BytesIn:  s.bytes[client].Load(),
 		BytesOut: s.bytes[server].Load(),
@@ -115,8 +126,9 @@ func (s *service) statistics() ServiceStatistics {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := common.ticks()
 	for _, p := range s.endpoints {
-		t.Endpoints = append(t.Endpoints, EndpointStatistics{
+		v := EndpointStatistics{
 			Address:     p.address,
 			Weight:      int(p.weight),
 			Draining:    p.draining,
@@ -126,7 +138,14 @@ func (s *service) statistics() ServiceStatistics {
 			Failures:    p.failures.Load(),
 			BytesIn:     p.bytes[client].Load(),
 			BytesOut:    p.bytes[server].Load(),
-		})
+		}
+		if why := p.trouble.last; why != 0 {
+			v.LastFailure, v.FailedAt = why.Error(), common.tickTime(p.trouble.at)
+		}
+		if p.trouble.ejected && int32(p.trouble.until-now) > 0 {
+			v.EjectedUntil = common.tickTime(p.trouble.until)
+		}
+		t.Endpoints = append(t.Endpoints, v)
 	}
 	return t
 }

@@ -549,8 +549,8 @@ func TestManyShort(t *testing.T) {
 		if n := len(l.slots.chunks); n > 1 {
 			t.Errorf("loop %d needed %d chunks for 16 connections at once", l.index, n)
 		}
-		if len(l.tried) != 0 || l.wheel.size != 0 {
-			t.Errorf("loop %d has %d timers and %d retries left", l.index, l.wheel.size, len(l.tried))
+		if l.origins.inUse() != 0 || l.wheel.size != 0 {
+			t.Errorf("loop %d has %d timers and %d origins left", l.index, l.wheel.size, l.origins.inUse())
 		}
 	})
 }

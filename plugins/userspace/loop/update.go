@@ -176,7 +176,7 @@ func (u *update) apply() {
 	for _, s := range u.set {
 		v := e.services[s.ID]
 		if v == nil {
-			v = &service{id: s.ID}
+			v = newService(s.ID)
 			e.services[s.ID] = v
 		}
 		for _, n := range v.listen {
@@ -259,7 +259,7 @@ func (e *Engine) closeListeners(list []*listener) {
 func (e *Engine) cutEndpoints(ended map[*endpoint]bool) {
 	e.onLoops(func(l *loop) {
 		l.slots.each(func(i int32, c *conn) {
-			if ended[l.shared.endpoints.get(c.endpoint)] {
+			if c.endpoint >= 0 && ended[l.shared.endpoints.get(c.endpoint)] {
 				l.cut(i, c)
 			}
 		})
@@ -274,20 +274,24 @@ func (u *update) configure(v *service, s *Service) {
 	v.onEmpty = s.OnEmpty
 	v.cut = s.ResetOnDrainEnd
 	v.mu.Lock()
-	v.balance = s.Balance
+	v.choosing(s)
 	v.mu.Unlock()
 	u.setEndpoints(v, s, v.cut)
-	if now.idle != 0 && old != nil && old.idle == 0 {
-		u.engine.armIdle(v, now.idle)
+	if old != nil && (sooner(now.idle, old.idle) || sooner(now.life, old.life)) {
+		u.engine.armLimits(v)
 	}
 }
 
-// armIdle gives timers to connections that came when there was no idle timeout.
-func (e *Engine) armIdle(v *service, idle uint32) {
+// sooner says whether a limit, 0 for none, ends earlier than another.
+func sooner(a, b uint32) bool { return a != 0 && (b == 0 || a < b) }
+
+// armLimits gives timers to connections that came when their limits were later
+// or none.
+func (e *Engine) armLimits(v *service) {
 	e.onLoops(func(l *loop) {
 		l.slots.each(func(i int32, c *conn) {
-			if c.timer == 0 && c.state == stateOpen && l.shared.endpoints.get(c.endpoint).service == v {
-				l.arm(i, c, max(c.last+idle, l.now+1))
+			if c.state == stateOpen && l.shared.endpoints.get(c.endpoint).service == v {
+				l.armLimits(i, c, v.settings.Load())
 			}
 		})
 	})
@@ -321,7 +325,9 @@ func (u *update) setEndpoints(v *service, s *Service, cut bool) {
 					u.fail(s.ID, err)
 					continue
 				}
-				p = &endpoint{service: v, address: a, sockaddr: to, looping: a.Port() >= e.ports[0] && a.Port() <= e.ports[1]}
+				v.serial++
+				p = &endpoint{service: v, serial: v.serial, address: a, hash: hashEndpoint(a), sockaddr: to,
+					looping: a.Port() >= e.ports[0] && a.Port() <= e.ports[1]}
 				e.shared.endpoints.add(p)
 			}
 			delete(gone, a)
@@ -329,7 +335,19 @@ func (u *update) setEndpoints(v *service, s *Service, cut bool) {
 		}
 	}
 	all := make([]*endpoint, 0, len(list))
-	usable := make([]*endpoint, 0, len(list))
+	members := make([]*endpoint, 0, len(list))
+	var keys []tableKey
+	for _, c := range list {
+		if !c.want.Draining && c.want.Weight > 0 {
+			members = append(members, c.endpoint)
+			keys = append(keys, tableKey{c.endpoint.address, int64(c.want.Weight)})
+		}
+	}
+	var t *table
+	if v.balance == Maglev {
+		t = newTable(keys, v.table) // outside the lock: it takes its time
+		t.bind(members)
+	}
 	v.mu.Lock()
 	for _, c := range list {
 		p := c.endpoint
@@ -337,11 +355,8 @@ func (u *update) setEndpoints(v *service, s *Service, cut bool) {
 		p.draining = c.want.Draining
 		p.deadline = c.want.Deadline
 		all = append(all, p)
-		if !p.draining && p.weight > 0 {
-			usable = append(usable, p)
-		}
 	}
-	v.endpoints, v.usable = all, usable
+	v.arrange(all, members, t)
 	v.mu.Unlock()
 	for _, p := range gone {
 		if cut && p.active.Load() > 0 {

@@ -75,7 +75,7 @@ func TestSmooth(t *testing.T) {
 	var got []string
 	for range 14 {
 		set(t, e, Service{ID: "web", Endpoints: list})
-		p := e.services["web"].pick(nil)
+		p := e.services["web"].pick(netip.Addr{}, 0, nil)
 		e.shared.endpoints.release(p)
 		got = append(got, fmt.Sprint(p.address.Port()))
 	}
