@@ -39,11 +39,13 @@ else
 	echo "test: buf is not built here, so the generated code is checked by make lint alone"
 fi
 
+# -count=1: many tests run programs that they have built, of which the cache of
+# test results knows nothing.
 for module in "$@"; do
 	echo "test: module $module${race:+, race detector on}"
 	file=$results/$(tr -c 'a-z0-9\n' - <<<"$module").json
 	step "module $module" env -C "$module" "$GOTESTSUM" --format pkgname-and-test-fails --hide-summary all --jsonfile "$file" -- \
-		"${race[@]}" -timeout 20m ./...
+		"${race[@]}" -count=1 -timeout 20m ./...
 done
 
 echo "test: fuzz tests, $FUZZTIME each"
