@@ -4,12 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/patchbay-proxy/patchbay/plugins/userspace/loop"
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 )
+
+// balances are the names of package loop's methods, by their numbers.
+var balances = []string{
+	loop.RoundRobin:       dataplane.BalanceRoundRobin,
+	loop.LeastConnections: dataplane.BalanceLeastConnections,
+	loop.Random:           dataplane.BalanceRandom,
+	loop.SourceHash:       dataplane.BalanceSourceHash,
+	loop.Maglev:           dataplane.BalanceMaglev,
+}
 
 // translate makes a service of package loop from one of the contract. What it
 // can't carry is in the error; the rest is carried.
@@ -23,7 +34,13 @@ func translate(s *dataplane.Service, c *Config) (loop.Service, error) {
 		Retries:         or(o.Retries, c.Retries),
 		ConnectTimeout:  or(o.ConnectTimeout, c.ConnectTimeout),
 		IdleTimeout:     or(o.IdleTimeout, c.IdleTimeout),
+		MaxLifetime:     or(o.MaxLifetime, c.MaxLifetime),
 		MaxConnections:  o.MaxConnections,
+		MaxPerClient:    o.MaxPerClient,
+		Affinity:        s.Affinity,
+		EjectAfter:      or(o.EjectAfter, c.EjectAfter),
+		EjectFor:        or(o.EjectFor, c.EjectFor),
+		SendProxy:       o.ProxyProtocol == "v2",
 		Allow:           s.Allow,
 		ResetOnDrainEnd: s.OnDrainEnd == dataplane.DrainEndReset,
 	}
@@ -31,15 +48,16 @@ func translate(s *dataplane.Service, c *Config) (loop.Service, error) {
 		v.OnEmpty = loop.Drop
 	}
 	var errs []error
-	switch s.Balance {
-	case "", dataplane.BalanceRoundRobin:
-	case dataplane.BalanceLeastConnections:
-		v.Balance = loop.LeastConnections
-	default:
-		errs = append(errs, fmt.Errorf("balance %q: userspace has round_robin and least_connections", s.Balance))
+	for _, n := range or(o.AcceptProxyProtocol, c.AcceptProxyProtocol) {
+		v.TrustProxy = append(v.TrustProxy, n.Prefix)
 	}
-	if s.Affinity != 0 {
-		errs = append(errs, errors.New("affinity: userspace has none"))
+	if s.Balance != "" {
+		i := slices.Index(balances, s.Balance)
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("balance %q: userspace has %s", s.Balance, strings.Join(balances, ", ")))
+		} else {
+			v.Balance = loop.Balance(i)
+		}
 	}
 	for _, f := range s.Frontends {
 		if f.Protocol != dataplane.TCP {

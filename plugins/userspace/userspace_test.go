@@ -297,13 +297,13 @@ func TestFailures(t *testing.T) {
 	udp := service(t, "udp", free(t, "127.8.5.5"), "", b)
 	udp.Frontends[0].Protocol = dataplane.UDP
 	odd := service(t, "odd", free(t, "127.8.5.5"), "", b)
-	odd.Balance, odd.Affinity = "maglev", time.Minute
+	odd.Balance = "wrr"
 	failed := p.apply(service(t, "busy", busy, "", b), nowhere, udp, odd, service(t, "good", good, "", b))
 	for id, want := range map[string]string{
 		"busy":    busy.String() + " is taken by another program",
 		"nowhere": "address 192.0.2.77 is not on this node; add it or a local route",
 		"udp":     "userspace carries tcp",
-		"odd":     `balance "maglev": userspace has round_robin and least_connections`,
+		"odd":     `balance "wrr": userspace has round_robin, least_connections, random, source_hash, maglev`,
 	} {
 		if !strings.Contains(failed[id], want) {
 			t.Errorf("%s: %q, want %q", id, failed[id], want)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/patchbay-proxy/patchbay/plugins/userspace/loop/proxyheader"
 )
 
 // machine plays a script against a loop with a simulated kernel and compares
@@ -19,15 +21,19 @@ type machine struct {
 	service *service
 	engine  *Engine
 	pairs   []*pair
-	idle    bool // idle time-outs may end a connection
+	idle    bool // time-outs may end a connection
+	greets  bool // clients begin with a PROXY protocol header
+	sends   bool // and endpoints get one
 	log     []string
 }
 
 // pair is one connection as the model sees it.
 type pair struct {
 	front *simSocket
-	back  *simSocket // once connected
-	cut   bool       // by an idle time-out or the end of draining
+	parties
+	told proxyheader.Header // by the client's header
+	back *simSocket         // once connected
+	cut  bool               // by an idle time-out or the end of draining
 	// reset are the sides whose peer sent a reset while the connection was
 	// carried.
 	reset [2]bool
@@ -51,6 +57,20 @@ func newMachine(t testing.TB, flags byte) *machine {
 		s.IdleTimeout = 3 * time.Second
 		m.idle = true
 	}
+	if flags&8 != 0 {
+		s.SendProxy, m.sends = true, true
+	}
+	m.greets = flags&16 != 0
+	if flags&32 != 0 {
+		s.MaxLifetime = 5 * time.Second
+		m.idle = true
+	}
+	if flags&64 != 0 {
+		s.EjectAfter, s.EjectFor = 2, time.Second
+	}
+	if flags&128 != 0 {
+		s.MaxPerClient, s.Affinity, s.Balance = 3, 2*time.Second, SourceHash
+	}
 	for i := range 3 {
 		s.Endpoints = append(s.Endpoints, Endpoint{Address: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1)), Weight: 1})
 	}
@@ -72,7 +92,7 @@ func (m *machine) step(action, argument byte) {
 	switch action % 20 {
 	case 0, 1:
 		if len(m.pairs) < 12 {
-			m.connect(2000 + size)
+			m.connect(2000+size, argument)
 		}
 	case 2, 3:
 		m.answer(argument&7 != 0)
@@ -135,13 +155,49 @@ func (m *machine) pick(n byte) *pair {
 	return m.pairs[int(n)%len(m.pairs)]
 }
 
-// connect is a client that comes.
-func (m *machine) connect(room int) {
+// connect is a client that comes. The higher bits of how say which header it
+// begins with, if the service wants one.
+func (m *machine) connect(room int, how byte) {
 	s := m.kernel.newSocket(room)
 	s.connected = true
 	s.stream = byte(2 * len(m.pairs))
-	m.pairs = append(m.pairs, &pair{front: s})
-	m.loop.open(s.fd, m.service, parties{})
+	n := len(m.pairs)
+	p := &pair{front: s, parties: parties{address(1, n%3, 5000+n), address(2, 0, 80)}}
+	m.pairs = append(m.pairs, p)
+	if !m.greets {
+		m.loop.open(s.fd, m.service, p.parties)
+		return
+	}
+	told := proxyheader.Header{From: address(3, n%4, 6000+n), To: address(4, 0, 81)}
+	switch how >> 4 % 8 {
+	case 0:
+		s.greeting = []byte("GET / HTTP/1.1\r\n")
+	case 1:
+		s.greeting = proxyheader.Header{}.Append(nil) // of the proxy's own
+	case 2:
+		s.greeting = fmt.Appendf(nil, "PROXY TCP4 %s %s %d %d\r\n", told.From.Addr(), told.To.Addr(), told.From.Port(), told.To.Port())
+		p.told = told
+	default:
+		s.greeting = told.Append(nil)
+		p.told = told
+	}
+	m.loop.greet(s.fd, m.service, p.parties)
+}
+
+func address(net, host, port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(net), byte(host)}), uint16(port))
+}
+
+// preface is what the endpoint has to get first.
+func (m *machine) preface(p *pair) []byte {
+	if !m.sends {
+		return nil
+	}
+	h := proxyheader.Header{From: p.from, To: p.to}
+	if p.told.From.IsValid() {
+		h = p.told
+	}
+	return h.Append(nil)
 }
 
 // answer settles the oldest connect that is still under way.
@@ -154,11 +210,15 @@ func (m *machine) answer(ok bool) {
 			continue
 		}
 		s.room = 2000 + sizes[int(s.fd)%len(sizes)]
+		if m.sends && s.fd%4 == 0 {
+			s.room, s.grown = 10, s.room // the header doesn't fit
+		}
 		k.answer(s, ok)
 		if ok {
 			for i, p := range m.pairs {
 				if p.front.watched && p.front.slot == s.slot && !p.front.closed {
 					p.back = s
+					s.preface = m.preface(p)
 					s.stream = byte(2*i + 1)
 				}
 			}
@@ -233,13 +293,16 @@ func (m *machine) check() {
 	for _, f := range m.kernel.faults {
 		m.t.Error(f)
 	}
+	if j, all := m.service.ejection.out, len(m.service.members); 2*j > all || len(m.service.usable) != all-j {
+		m.t.Errorf("of %d endpoints %d are ejected and %d usable", all, j, len(m.service.usable))
+	}
 	for i, p := range m.pairs {
 		if p.back == nil {
 			continue
 		}
 		m.prefix(i, "client", p.back, p.front)
 		m.prefix(i, "server", p.front, p.back)
-		if held := p.front.written - len(p.front.waiting) - len(p.back.got) - len(p.back.unsent); !p.front.closed && !p.back.reset && p.front.mark < 0 && held > 256<<10+1 {
+		if held := p.front.written - len(p.front.waiting) - p.back.carried() - len(p.back.unsent); !p.front.closed && !p.back.reset && p.front.mark < 0 && held > 256<<10+1 {
 			m.t.Errorf("connection %d holds %d bytes", i, held)
 		}
 	}
@@ -261,18 +324,26 @@ func (m *machine) check() {
 
 // prefix checks that to has got the beginning of what from has written.
 func (m *machine) prefix(i int, who string, to, from *simSocket) {
-	if len(to.got) > from.written {
-		m.t.Errorf("connection %d: of %d bytes that the %s wrote, %d came", i, from.written, who, len(to.got))
+	if to.carried() > from.written {
+		m.t.Errorf("connection %d: of %d bytes that the %s wrote, %d came", i, from.written, who, to.carried())
 		return
 	}
+	first := len(to.preface)
 	for n := to.checked; n < len(to.got); n++ {
-		if to.got[n] != content(from.stream, n) {
+		if n < first && to.got[n] != to.preface[n] {
+			m.t.Errorf("connection %d: byte %d of the header is wrong", i, n)
+			return
+		}
+		if n >= first && to.got[n] != content(from.stream, n-first) {
 			m.t.Errorf("connection %d: byte %d that the %s wrote came changed", i, n, who)
 			return
 		}
 	}
 	to.checked = len(to.got)
 }
+
+// carried is how much of the other side's stream the peer has.
+func (s *simSocket) carried() int { return len(s.got) - len(s.preface) }
 
 // finish lets everything that can still happen happen, and compares the end.
 func (m *machine) finish() {
@@ -297,7 +368,7 @@ func (m *machine) finish() {
 		busy := len(k.ready) > 0 || len(m.loop.again) > 0
 		m.turn(nil)
 		if !moved && !busy && len(k.connects) == 0 {
-			if m.lingering() == 0 {
+			if m.waiting() == 0 {
 				break
 			}
 			m.pass(1)
@@ -312,9 +383,10 @@ func (m *machine) finish() {
 	}
 }
 
-func (m *machine) lingering() (n int) {
+// waiting counts the connections that time alone will end.
+func (m *machine) waiting() (n int) {
 	m.loop.slots.each(func(_ int32, c *conn) {
-		if c.state == stateLingering {
+		if c.state == stateLingering || c.state == stateGreeting {
 			n++
 		}
 	})
@@ -344,8 +416,8 @@ func (m *machine) compare(i int, p *pair) {
 		if !f.closed || !b.closed {
 			fail("still open after a reset")
 		}
-		if !p.reset[server] && len(b.got) != f.written {
-			fail("the server got %d bytes of %d written before the client's reset", len(b.got), f.written)
+		if !p.reset[server] && b.carried() != f.written {
+			fail("the server got %d bytes of %d written before the client's reset", b.carried(), f.written)
 		}
 		if !p.reset[client] && len(f.got) != b.written {
 			fail("the client got %d bytes of %d written before the server's reset", len(f.got), b.written)
@@ -356,8 +428,8 @@ func (m *machine) compare(i int, p *pair) {
 			fail("the reset was not passed on")
 		}
 	default:
-		if len(b.got) != f.written || len(f.got) != b.written {
-			fail("the server got %d bytes of %d, the client %d of %d", len(b.got), f.written, len(f.got), b.written)
+		if b.carried() != f.written || len(f.got) != b.written {
+			fail("the server got %d bytes of %d, the client %d of %d", b.carried(), f.written, len(f.got), b.written)
 		}
 		if f.sawReset || b.sawReset {
 			fail("a reset out of nothing")
@@ -400,7 +472,18 @@ func (m *machine) countResources() {
 	if active != open {
 		m.t.Errorf("%d open, %d counted by endpoints", open, active)
 	}
-	if n := l.pipes.open - len(l.pipes.spare); n != 0 || l.buffers.inUse() != 0 || l.origins.inUse() != 0 {
+	kept := 0 // an origin for each open connection where clients are counted
+	if m.service.settings.Load().guest > 0 {
+		kept = open
+	}
+	counted := 0
+	for _, n := range m.service.guests.counts {
+		counted += n
+	}
+	if counted != kept {
+		m.t.Errorf("%d connections are counted by client, want %d", counted, kept)
+	}
+	if n := l.pipes.open - len(l.pipes.spare); n != 0 || l.buffers.inUse() != 0 || l.origins.inUse() != kept {
 		m.t.Errorf("at rest %d pipes, %d buffers and %d origins are in use", n, l.buffers.inUse(), l.origins.inUse())
 	}
 	sockets := 0
@@ -484,7 +567,7 @@ func TestMachine(t *testing.T) {
 // handled: it must get another slot, and the second event must not reach it.
 func TestStaleEvents(t *testing.T) {
 	m := newMachine(t, 1)
-	m.connect(1000)
+	m.connect(1000, 0)
 	m.answer(true)
 	m.turn(nil)
 	old := m.pairs[0]
@@ -504,7 +587,7 @@ func TestStaleEvents(t *testing.T) {
 			if !old.front.closed || !old.back.closed {
 				t.Fatal("the first event didn't end the connection")
 			}
-			m.connect(1000)
+			m.connect(1000, 0)
 		}
 	}
 	if got := m.pairs[1].front.slot; got == old.front.slot {
@@ -514,7 +597,7 @@ func TestStaleEvents(t *testing.T) {
 		t.Error("an event of the old connection reached the new one")
 	}
 	m.loop.slots.recycle()
-	m.connect(1000)
+	m.connect(1000, 0)
 	if got := m.pairs[2].front.slot; got != old.front.slot {
 		t.Errorf("after the batch slot %d was taken, not the free one", got)
 	}

@@ -40,7 +40,10 @@ type simSocket struct {
 	queued  bool // in the ready list
 
 	connecting, connected bool
-	stream                byte // says what the peer writes
+	stream                byte   // says what the peer writes
+	greeting              []byte // what it writes before that
+	// preface is what it has to get before the other side's stream.
+	preface []byte
 
 	// From the peer: what it has written in all, and what of it waits here.
 	written int
@@ -52,6 +55,7 @@ type simSocket struct {
 
 	// To the peer: bytes it has, and bytes that are still queued here.
 	room     int // of the send queue
+	grown    int // what room is once the peer has read, 0 is the same
 	unsent   []byte
 	got      []byte
 	checked  int // of got
@@ -150,7 +154,10 @@ func (k *simulated) write(s *simSocket, n int) {
 	if s.ended || s.reset || s.closed || s.connecting {
 		return
 	}
-	for range n {
+	greeting := min(n, len(s.greeting))
+	s.waiting = append(s.waiting, s.greeting[:greeting]...)
+	s.greeting = s.greeting[greeting:]
+	for range n - greeting {
 		s.waiting = append(s.waiting, content(s.stream, s.written))
 		s.written++
 	}
@@ -193,6 +200,9 @@ func (k *simulated) read(s *simSocket, n int) {
 	n = min(n, len(s.unsent))
 	s.got = append(s.got, s.unsent[:n]...)
 	s.unsent = s.unsent[n:]
+	if n > 0 && s.grown != 0 {
+		s.room, s.grown = s.grown, 0
+	}
 	if len(s.unsent) == 0 && s.shut {
 		s.sawEnd = true
 	}
