@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 
 	"github.com/patchbay-proxy/patchbay/core/catalog"
@@ -46,6 +47,8 @@ func (a *Agent) discover(bound *config.Config) {
 	case bound.Consul == nil:
 		running.stop()
 		<-running.done
+		// Should it come back, what was known is long out of date.
+		_ = os.Remove(filepath.Join(a.dataDir, consulName))
 	case running != nil:
 		if err := running.source.Set(consulSettings(bound.Consul)); err != nil {
 			a.problem("the source \"consul\" keeps its settings of before", err)

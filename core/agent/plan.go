@@ -10,6 +10,7 @@ import (
 	"github.com/patchbay-proxy/patchbay/core/admin"
 	"github.com/patchbay-proxy/patchbay/core/catalog"
 	"github.com/patchbay-proxy/patchbay/core/config"
+	"github.com/patchbay-proxy/patchbay/core/source/consul"
 )
 
 // Plan implements admin.Backend.
@@ -151,5 +152,49 @@ func planSettings(before, after *config.Config) []admin.PlannedChange {
 		return out
 	}
 	note("vip_pool", pools(before), pools(after), false)
+	if change := planConsul(before.Consul, after.Consul); change != nil {
+		out = append(out, *change)
+	}
+	return out
+}
+
+// planConsul tells what becomes of the source "consul"; of its token only that
+// it changes.
+func planConsul(before, after *config.Consul) *admin.PlannedChange {
+	out := &admin.PlannedChange{Kind: "source", Name: consul.Name}
+	switch {
+	case before == nil && after == nil:
+		return nil
+	case before == nil:
+		out.Action = "add"
+		return out
+	case after == nil:
+		out.Action = "remove"
+		return out
+	}
+	out.Action = "change"
+	note := func(field string, old, now any) {
+		if o, n := fmt.Sprint(old), fmt.Sprint(now); o != n {
+			out.Details = append(out.Details, describeField(field, o, n))
+		}
+	}
+	note("address", before.Address, after.Address)
+	note("datacenter", before.Datacenter, after.Datacenter)
+	if before.Token != after.Token {
+		out.Details = append(out.Details, "token")
+	}
+	note("token_file", before.TokenFile, after.TokenFile)
+	note("ca_file", before.CAFile, after.CAFile)
+	note("cert_file", before.CertFile, after.CertFile)
+	note("key_file", before.KeyFile, after.KeyFile)
+	note("server_name", before.ServerName, after.ServerName)
+	note("select", before.Select, after.Select)
+	note("exclude", before.Exclude, after.Exclude)
+	note("default_port", before.DefaultPort, after.DefaultPort)
+	note("max_blocking", before.MaxBlocking, after.MaxBlocking)
+	note("hold", before.Hold, after.Hold)
+	if len(out.Details) == 0 {
+		return nil
+	}
 	return out
 }

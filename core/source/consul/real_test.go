@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func external(node, address string, s *api.AgentService, checks ...*api.HealthCh
 // TestRealInstances goes through what instances may look like, as a real Consul
 // gives them.
 func TestRealInstances(t *testing.T) {
+	t.Parallel()
 	server := consultest.Start(t, nil)
 	catalog := server.Client().Catalog()
 	must := func(_ any, err error) {
@@ -96,6 +98,7 @@ func TestRealInstances(t *testing.T) {
 // TestRealRestart holds that services live on while Consul is away, hangs or
 // comes back without its data, and follow again after that.
 func TestRealRestart(t *testing.T) {
+	t.Parallel()
 	server := consultest.Start(t, nil)
 	register := func(id string, port int) {
 		t.Helper()
@@ -140,9 +143,61 @@ func TestRealRestart(t *testing.T) {
 	end()
 }
 
+// TestRealMany holds that 500 services are followed over plain HTTP: those that
+// have a blocking query, and those that are read in turn from the agent's cache.
+func TestRealMany(t *testing.T) {
+	t.Parallel()
+	const many = 500
+	server := consultest.Start(t, nil)
+	catalog := server.Client().Catalog()
+	name := func(n int) string { return fmt.Sprintf("s%03d", n) }
+	put := func(n, port int) {
+		t.Helper()
+		if _, err := catalog.Register(external("outside", "10.1.0.1", &api.AgentService{ID: name(n), Service: name(n), Port: port}), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range many {
+		put(n, 1000+n)
+	}
+	r := run(t, Settings{Address: server.Address}, Options{Timing: usual})
+	began := time.Now()
+	r.await(t, "all are read", func(services map[string]*source.Service, status source.Status) bool {
+		return len(services) == many && fresh(services, status)
+	})
+	t.Logf("%d services were read in %v", many, time.Since(began))
+	r.Source.mu.Lock()
+	blocking, inTurn := r.round.blocking, make([]int, 0, many)
+	for _, v := range r.round.turn {
+		inTurn = append(inTurn, atoi(t, v.name[1:]))
+	}
+	r.Source.mu.Unlock()
+	if blocking != 99 || len(inTurn) != many-99 {
+		t.Errorf("%d services have a blocking query and %d are read in turn, want 99 and %d", blocking, len(inTurn), many-99)
+	}
+	slowest := time.Duration(0)
+	for i, n := range []int{inTurn[0], inTurn[100], inTurn[200], inTurn[300], inTurn[400]} {
+		put(n, 2000+i)
+		written := time.Now()
+		r.await(t, "a change of one read in turn", has(name(n), fmt.Sprintf("10.1.0.1:%d", 2000+i)))
+		slowest = max(slowest, time.Since(written))
+	}
+	t.Logf("of 5 changes of services that are read in turn, the slowest was followed after %v", slowest)
+}
+
+func atoi(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // TestRealACL holds how tokens that see less are taken, and that a token file
 // is read again.
 func TestRealACL(t *testing.T) {
+	t.Parallel()
 	const management = "11111111-1111-1111-1111-111111111111"
 	server := consultest.StartWithToken(t, management, map[string]any{
 		"acl": map[string]any{"enabled": true, "default_policy": "deny", "tokens": map[string]any{"initial_management": management, "agent": management, "default": ""}},
@@ -218,6 +273,7 @@ func TestRealACL(t *testing.T) {
 // TestRealTLS holds that Consul's HTTPS is used over HTTP/2, with a client's
 // certificate, and that all services then have a blocking query.
 func TestRealTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := newAuthority(t, dir)
 	ca.issue(t, "server", "server.dc1.consul")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,15 @@ import (
 	"github.com/patchbay-proxy/patchbay/core/source"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// consulVariables are those of Consul's that tests must not have from outside.
+var consulVariables = []string{"CONSUL_HTTP_ADDR", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "CONSUL_HTTP_SSL", "CONSUL_HTTP_AUTH", "CONSUL_CACERT", "CONSUL_NAMESPACE"}
+
+func TestMain(m *testing.M) {
+	for _, name := range consulVariables {
+		os.Unsetenv(name)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a condition is waited for.
 const patience = 30 * time.Second
@@ -239,11 +248,6 @@ func (l *logBuffer) String() string {
 // run starts a source; it ends with the test, or by stop.
 func run(t *testing.T, settings Settings, options Options) *running {
 	t.Helper()
-	for _, name := range []string{"CONSUL_HTTP_ADDR", "CONSUL_HTTP_TOKEN", "CONSUL_HTTP_TOKEN_FILE", "CONSUL_HTTP_SSL"} {
-		if !strings.HasPrefix(t.Name(), "TestEnvironment") {
-			t.Setenv(name, "")
-		}
-	}
 	r := &running{sink: newSink(), log: &logBuffer{}}
 	if options.Timing == (Timing{}) {
 		options.Timing = quick

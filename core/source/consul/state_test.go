@@ -28,6 +28,7 @@ func all(conditions ...func(map[string]*source.Service, source.Status) bool) fun
 // TestIndexMovesAlone holds that a wake-up is no change: the sink hears
 // nothing, and Consul is not asked without end.
 func TestIndexMovesAlone(t *testing.T) {
+	t.Parallel()
 	f := newFakeConsul()
 	f.put("web", item("web", "a", "10.0.0.1", 80))
 	timing := quick
@@ -78,6 +79,7 @@ func TestIndexGoesBackwards(t *testing.T) {
 // services that come back are followed, and those that don't are given up a
 // time after the last that did.
 func TestLostData(t *testing.T) {
+	t.Parallel()
 	f := newFakeConsul()
 	for n := range 5 {
 		name := fmt.Sprint("s", n)
@@ -169,6 +171,7 @@ func TestTurnsEmpty(t *testing.T) {
 // TestShrinks holds the guard against a service that loses most of its
 // instances at once, seen from the catalog.
 func TestShrinks(t *testing.T) {
+	t.Parallel()
 	f := newFakeConsul()
 	f.put("other", item("other", "o", "10.0.0.9", 80))
 	four := func() {
@@ -201,6 +204,7 @@ func TestShrinks(t *testing.T) {
 // TestSavedState holds that a start without Consul has what was known, and
 // that a loss is known as one over a restart.
 func TestSavedState(t *testing.T) {
+	t.Parallel()
 	f := newFakeConsul()
 	f.put("web", item("web", "a", "10.0.0.1", 80, meta("patchbay-port", "8080")), item("web", "b", "host.example", 80))
 	f.put("db", item("db", "d", "10.0.0.3", 5432))
@@ -356,6 +360,7 @@ func TestSelection(t *testing.T) {
 // TestManyServices holds that over plain HTTP the questions that wait are
 // bounded, and that every service is followed nevertheless.
 func TestManyServices(t *testing.T) {
+	t.Parallel()
 	const many, blocking = 500, 20
 	f := newFakeConsul()
 	name := func(n int) string { return fmt.Sprintf("s%03d", n) }
