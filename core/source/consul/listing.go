@@ -172,6 +172,7 @@ func (s *Source) tookListing(r *round, asked time.Time, names map[string][]strin
 	}
 	l := &s.listing
 	defer func() {
+		s.resolveDoubt()
 		close(l.heard)
 		l.heard = make(chan struct{})
 		s.checkRead()
@@ -286,6 +287,22 @@ func (s *Source) endDoubt(now time.Time) {
 		}
 	}
 	s.tellStatus()
+}
+
+// resolveDoubt ends a doubt once everything has been read since and nothing is
+// missing.
+func (s *Source) resolveDoubt() {
+	d := &s.listing.doubt
+	if !d.open || d.until.IsZero() || s.listing.denied {
+		return
+	}
+	for _, v := range s.services {
+		if !v.invalid && (!v.listed || len(v.held) > 0 || !v.answered.After(d.since)) {
+			return
+		}
+	}
+	s.log.Info("nothing is missing in Consul any more")
+	*d = doubt{}
 }
 
 // followed brings the services that are followed to the list.

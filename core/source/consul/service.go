@@ -47,6 +47,8 @@ type service struct {
 	running bool
 	busy    bool
 	asked   time.Time
+	// answered is when the question that was believed last had been asked.
+	answered time.Time
 	// after is when one that is read in turn may be read again.
 	after time.Time
 	stop  context.CancelCauseFunc
@@ -238,7 +240,7 @@ func (s *Source) took(r *round, v *service, a answered) {
 	if v.denied {
 		s.log.Info("the answers of Consul are believed again", "service", v.name)
 	}
-	v.denied, v.accepted = false, false
+	v.denied, v.accepted, v.answered = false, false, a.asked
 	if !a.cached {
 		v.seen = a.reply.index
 	}
@@ -272,6 +274,7 @@ func (s *Source) took(r *round, v *service, a answered) {
 	}
 	s.checkRead()
 	if status {
+		s.resolveDoubt()
 		s.tellStatus()
 	}
 }

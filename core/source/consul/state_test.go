@@ -61,7 +61,9 @@ func (r *running) mu0(f func()) {
 func TestIndexGoesBackwards(t *testing.T) {
 	f := newFakeConsul()
 	f.put("web", item("web", "a", "10.0.0.1", 80), item("web", "b", "10.0.0.2", 80))
-	r := run(t, Settings{Address: f.serve(t).URL}, Options{})
+	timing := quick
+	timing.Settle = time.Hour
+	r := run(t, Settings{Address: f.serve(t).URL}, Options{Timing: timing})
 	r.await(t, "the source is read", fresh)
 	end := r.watch(t, "web")
 	f.mu.Lock()
@@ -72,6 +74,9 @@ func TestIndexGoesBackwards(t *testing.T) {
 		f.put("web", item("web", "a", "10.0.0.1", 80), item("web", "b", "10.0.0.2", 100+port))
 		r.await(t, "a change flows", has("web", "10.0.0.1:80", fmt.Sprintf("10.0.0.2:%d", 100+port)))
 	}
+	// Nothing was lost, so the next that leaves leaves at once.
+	f.put("web", item("web", "a", "10.0.0.1", 80))
+	r.await(t, "one leaves", has("web", "10.0.0.1:80"))
 	end()
 }
 
