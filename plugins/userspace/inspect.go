@@ -59,6 +59,7 @@ func (u *userspace) running() (*loop.Engine, error) {
 // detail is what Inspect tells of a service as structure.
 type detail struct {
 	Listen      []string         `json:"listen"`
+	ListenUDP   []string         `json:"listen_udp"`
 	Routes      []string         `json:"routes"`
 	Active      int64            `json:"active"`
 	Connections uint64           `json:"connections"`
@@ -67,6 +68,8 @@ type detail struct {
 	Refused     detailRefused    `json:"refused"`
 	BytesIn     uint64           `json:"bytes_in"`
 	BytesOut    uint64           `json:"bytes_out"`
+	Dropped     uint64           `json:"datagrams_dropped"`
+	Evicted     uint64           `json:"udp_sessions_evicted"`
 	Endpoints   []detailEndpoint `json:"endpoints"`
 }
 
@@ -114,6 +117,7 @@ func (u *userspace) Inspect(_ context.Context, id string) (string, any, error) {
 func newDetail(s *loop.ServiceStatistics, routes []string) *detail {
 	d := &detail{
 		Listen:      []string{},
+		ListenUDP:   []string{},
 		Routes:      routes,
 		Active:      s.Active,
 		Connections: s.Connections,
@@ -122,10 +126,15 @@ func newDetail(s *loop.ServiceStatistics, routes []string) *detail {
 		Refused:     detailRefused(s.Refused),
 		BytesIn:     s.BytesIn,
 		BytesOut:    s.BytesOut,
+		Dropped:     s.Dropped,
+		Evicted:     s.Evicted,
 		Endpoints:   []detailEndpoint{},
 	}
 	for _, a := range s.Listen {
 		d.Listen = append(d.Listen, a.String())
+	}
+	for _, a := range s.ListenUDP {
+		d.ListenUDP = append(d.ListenUDP, a.String())
 	}
 	for _, e := range s.Endpoints {
 		p := detailEndpoint{
@@ -163,11 +172,14 @@ func newDetail(s *loop.ServiceStatistics, routes []string) *detail {
 // text is what an operator reads.
 func (d *detail) text() string {
 	var b strings.Builder
-	if len(d.Listen) == 0 {
+	if len(d.Listen)+len(d.ListenUDP) == 0 {
 		b.WriteString("listens nowhere\n")
 	}
 	for _, a := range d.Listen {
 		fmt.Fprintf(&b, "listens on %s\n", a)
+	}
+	for _, a := range d.ListenUDP {
+		fmt.Fprintf(&b, "listens on %s for udp\n", a)
 	}
 	for _, r := range d.Routes {
 		fmt.Fprintf(&b, "local route of ours: %s\n", r)
@@ -176,6 +188,9 @@ func (d *detail) text() string {
 	if r := d.Refused; r != (detailRefused{}) {
 		fmt.Fprintf(&b, "refused: %d no endpoint, %d source, %d limit, %d limit of one client, %d no PROXY header, %d no descriptor\n",
 			r.Empty, r.Source, r.Limit, r.Client, r.Header, r.Descriptors)
+	}
+	if d.Dropped+d.Evicted > 0 {
+		fmt.Fprintf(&b, "%d datagrams dropped, %d UDP sessions made room for others\n", d.Dropped, d.Evicted)
 	}
 	if len(d.Endpoints) == 0 {
 		b.WriteString("no endpoints\n")

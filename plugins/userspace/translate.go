@@ -34,6 +34,7 @@ func translate(s *dataplane.Service, c *Config) (loop.Service, error) {
 		Retries:         or(o.Retries, c.Retries),
 		ConnectTimeout:  or(o.ConnectTimeout, c.ConnectTimeout),
 		IdleTimeout:     or(o.IdleTimeout, c.IdleTimeout),
+		UDPIdleTimeout:  or(o.UDPIdleTimeout, c.UDPIdleTimeout),
 		MaxLifetime:     or(o.MaxLifetime, c.MaxLifetime),
 		MaxConnections:  o.MaxConnections,
 		MaxPerClient:    o.MaxPerClient,
@@ -60,11 +61,15 @@ func translate(s *dataplane.Service, c *Config) (loop.Service, error) {
 		}
 	}
 	for _, f := range s.Frontends {
-		if f.Protocol != dataplane.TCP {
-			errs = append(errs, fmt.Errorf("%s on %s: userspace carries tcp", f.Protocol, netip.AddrPortFrom(f.Address, f.Port)))
-			continue
+		a := netip.AddrPortFrom(f.Address.Unmap(), f.Port)
+		switch f.Protocol {
+		case dataplane.TCP:
+			v.Listen = append(v.Listen, a)
+		case dataplane.UDP:
+			v.ListenUDP = append(v.ListenUDP, a)
+		default:
+			errs = append(errs, fmt.Errorf("%s on %s: userspace carries tcp and udp", f.Protocol, a))
 		}
-		v.Listen = append(v.Listen, netip.AddrPortFrom(f.Address.Unmap(), f.Port))
 	}
 	for _, e := range s.Endpoints {
 		p := loop.Endpoint{Address: e.Address, Weight: int(e.Weight)}
@@ -91,7 +96,7 @@ func explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("%s is taken by another program, perhaps one that listens on all addresses with this port; `ss -ltnp 'sport = :%d'` names it: %w",
+		return fmt.Errorf("%s is taken by another program, perhaps one that listens on all addresses with this port; `ss -ltunp 'sport = :%d'` names it: %w",
 			l.Address, l.Address.Port(), l.Err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return notLocal(l.Address.Addr())

@@ -55,7 +55,7 @@ func (u *userspace) Describe() dataplane.Description {
 		Name:    "userspace",
 		Version: version,
 		Capabilities: dataplane.Capabilities{
-			Protocols:     []dataplane.Protocol{dataplane.TCP},
+			Protocols:     []dataplane.Protocol{dataplane.TCP, dataplane.UDP},
 			Families:      []dataplane.Family{dataplane.IPv4, dataplane.IPv6},
 			FrontendKinds: []dataplane.FrontendKind{dataplane.Virtual, dataplane.Node, dataplane.External},
 			Balance:       balances,
@@ -93,6 +93,7 @@ func (u *userspace) Configure(_ context.Context, config dataplane.Config) (datap
 	}
 	u.config = *c
 	u.engine.SetMaxConnections(c.MaxConnections)
+	u.engine.SetMaxUDPSessions(c.MaxUDPSessions)
 	u.carry(slices.Collect(maps.Values(u.services)), nil, u.logFailure)
 	return dataplane.Adopted{Services: len(u.services)}, nil
 }
@@ -109,6 +110,7 @@ func (u *userspace) start(c Config) error {
 	engine, err := loop.New(loop.Options{
 		Loops:          c.Loops,
 		MaxConnections: c.MaxConnections,
+		MaxUDPSessions: c.MaxUDPSessions,
 		KeepAlive:      keepalive,
 		FreeBind:       true, // routes.ensure makes sure of the address
 		Pressure: func(refused uint64) {
@@ -158,7 +160,7 @@ func (u *userspace) carry(set []*dataplane.Service, removed []string, fail func(
 	for _, s := range set {
 		u.services[s.ID] = s
 		v, err := translate(s, &u.config)
-		v.Listen, err = u.prepare(s, v.Listen, err)
+		err = u.prepare(s, &v, err)
 		if err != nil {
 			failed[s.ID] = err
 		}
@@ -184,8 +186,9 @@ func (u *userspace) sweep() {
 	}
 }
 
-// prepare makes the addresses of a service local, and gives those that are.
-func (u *userspace) prepare(s *dataplane.Service, listen []netip.AddrPort, err error) ([]netip.AddrPort, error) {
+// prepare makes the addresses of a service local, and takes away those that
+// can't be.
+func (u *userspace) prepare(s *dataplane.Service, v *loop.Service, err error) error {
 	var routable []netip.Addr
 	for _, f := range s.Frontends {
 		if f.Kind != dataplane.Node {
@@ -193,16 +196,20 @@ func (u *userspace) prepare(s *dataplane.Service, listen []netip.AddrPort, err e
 		}
 	}
 	u.routes.want(s.ID, routable)
+	failed := map[netip.Addr]error{}
 	errs := []error{err}
-	var local []netip.AddrPort
-	for _, a := range listen {
-		if err := u.routes.ensure(a.Addr(), slices.Contains(routable, a.Addr())); err != nil {
+	elsewhere := func(a netip.AddrPort) bool {
+		err, known := failed[a.Addr()]
+		if !known {
+			err = u.routes.ensure(a.Addr(), slices.Contains(routable, a.Addr()))
+			failed[a.Addr()] = err
 			errs = append(errs, err)
-			continue
 		}
-		local = append(local, a)
+		return err != nil
 	}
-	return local, errors.Join(errs...)
+	v.Listen = slices.DeleteFunc(v.Listen, elsewhere)
+	v.ListenUDP = slices.DeleteFunc(v.ListenUDP, elsewhere)
+	return errors.Join(errs...)
 }
 
 // repair puts back the routes that somebody has taken away.

@@ -294,15 +294,15 @@ func TestFailures(t *testing.T) {
 
 	nowhere := service(t, "nowhere", netip.MustParseAddrPort("192.0.2.77:80"), "", b)
 	nowhere.Frontends[0].Kind = dataplane.Node
-	udp := service(t, "udp", free(t, "127.8.5.5"), "", b)
-	udp.Frontends[0].Protocol = dataplane.UDP
+	sctp := service(t, "sctp", free(t, "127.8.5.5"), "", b)
+	sctp.Frontends[0].Protocol = dataplane.SCTP
 	odd := service(t, "odd", free(t, "127.8.5.5"), "", b)
 	odd.Balance = "wrr"
-	failed := p.apply(service(t, "busy", busy, "", b), nowhere, udp, odd, service(t, "good", good, "", b))
+	failed := p.apply(service(t, "busy", busy, "", b), nowhere, sctp, odd, service(t, "good", good, "", b))
 	for id, want := range map[string]string{
 		"busy":    busy.String() + " is taken by another program",
 		"nowhere": "address 192.0.2.77 is not on this node; add it or a local route",
-		"udp":     "userspace carries tcp",
+		"sctp":    "userspace carries tcp and udp",
 		"odd":     `balance "wrr": userspace has round_robin, least_connections, random, source_hash, maglev`,
 	} {
 		if !strings.Contains(failed[id], want) {

@@ -86,7 +86,7 @@ func (l *loop) welcome(fd int32, n *listener) {
 		l.refuse(fd, s, refusedSource)
 	case t.max > 0 && s.active.Load() >= t.max || l.shared.active.Load() >= l.shared.limit.Load():
 		l.refuse(fd, s, refusedLimit)
-	case l.shared.active.Load() >= l.shared.room.Load():
+	case l.shared.crowded():
 		l.refuse(fd, s, refusedDescriptors)
 	case greets:
 		l.greet(fd, s, p)

@@ -37,6 +37,7 @@ type service struct {
 	retries  atomic.Uint64
 	failed   atomic.Uint64
 	refused  [refusals]atomic.Uint64
+	udp      udpService
 
 	// Below belongs to the engine's lock.
 	listen  []*listener

@@ -50,18 +50,14 @@ type conn struct {
 	endpoint int32    // its place in the endpoint table, -1 is none
 	next     int32    // in the list of free slots, slot+1
 
-	timerNext int32
-	timerPrev int32
-	deadline  uint32 // tick
-	last      uint32 // the tick in which bytes last moved
-	begun     uint32 // the tick in which it was accepted
-	origin    int32  // its place in loop.origins+1, 0 is none
-
-	dir [2]direction
-
-	timer uint16 // slot of the wheel+1, 0 is none
+	alarm
+	last   uint32 // the tick in which bytes last moved
+	begun  uint32 // the tick in which it was accepted
+	origin int32  // its place in loop.origins+1, 0 is none
 	state uint8
 	flags uint8
+
+	dir [2]direction
 }
 
 // direction is the way from one side to the other.

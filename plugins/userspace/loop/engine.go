@@ -24,6 +24,9 @@ type Options struct {
 	// MaxConnections is the greatest number of connections of all services at
 	// once; 0 means as many as descriptors allow (two for each).
 	MaxConnections int
+	// MaxUDPSessions is the greatest number of UDP sessions of all services at
+	// once; 0 means 65,536.
+	MaxUDPSessions int
 	// KeepAlive is the silence after which a peer is asked whether it is still
 	// there, in whole seconds; 0 means 30 s, below 0 never.
 	KeepAlive time.Duration
@@ -57,7 +60,8 @@ type Engine struct {
 	held      bool
 	services  map[string]*service
 	listeners map[netip.AddrPort]*listener
-	places    []int32 // free listener indices
+	datagrams map[netip.AddrPort]*listener // of UDP
+	places    []int32                      // free listener indices
 	nextPlace int32
 	drains    drains
 
@@ -89,10 +93,12 @@ func New(o Options) (*Engine, error) {
 		ports:     localPorts(),
 		services:  map[string]*service{},
 		listeners: map[netip.AddrPort]*listener{},
+		datagrams: map[netip.AddrPort]*listener{},
 		stop:      make(chan struct{}),
 	}
 	e.drains.changed = make(chan struct{}, 1)
 	e.SetMaxConnections(o.MaxConnections)
+	e.SetMaxUDPSessions(o.MaxUDPSessions)
 	for i := range o.Loops {
 		l, err := newLoop(i, e.shared, keep)
 		if err != nil {
@@ -119,6 +125,15 @@ func (e *Engine) SetMaxConnections(n int) {
 		n = math.MaxInt
 	}
 	e.shared.limit.Store(int64(n))
+}
+
+// SetMaxUDPSessions changes Options.MaxUDPSessions. Sessions above a new limit
+// are left alone.
+func (e *Engine) SetMaxUDPSessions(n int) {
+	if n <= 0 {
+		n = 65536
+	}
+	e.shared.udp.limit.Store(int64(n))
 }
 
 // Hold with true keeps the engine from ending connections of its own accord
@@ -155,7 +170,7 @@ func (e *Engine) budgetDescriptors() {
 // setRoom is called when the number of listeners has changed.
 func (e *Engine) setRoom() {
 	limit := descriptorLimit()
-	used := e.occupied + min(64, limit/8) + len(e.listeners)*len(e.loops) + 2*e.pipes
+	used := e.occupied + min(64, limit/8) + (len(e.listeners)+len(e.datagrams))*len(e.loops) + 2*e.pipes
 	e.shared.room.Store(int64(max((limit-used)/2, 1)))
 }
 
@@ -215,8 +230,8 @@ func (e *Engine) reportPressure(report func(uint64)) {
 // ErrClosed is the error of every service in an update of a closed engine.
 var ErrClosed = errors.New("the engine is closed")
 
-// Close closes the listeners, waits until the connections have ended or ctx is
-// done, resets those that are left, and returns when nothing of the engine is
+// Close closes the listeners and with them UDP sessions, waits until the
+// connections have ended or ctx is done, resets those that are left, and returns when nothing of the engine is
 // left. The error is ctx's if connections were reset. A second Close does
 // nothing.
 func (e *Engine) Close(ctx context.Context) error {
@@ -226,6 +241,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		return nil
 	}
 	e.closeListeners(slices.Collect(maps.Values(e.listeners)))
+	e.closeDatagrams()
 	e.mu.Unlock()
 	err := e.finish(ctx)
 	e.mu.Lock()

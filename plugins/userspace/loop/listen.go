@@ -13,7 +13,8 @@ import (
 // to net.core.somaxconn.
 const backlog = 4096
 
-// listener is one address on which a service listens: a socket for each loop.
+// listener is one address on which a service listens, for TCP or for UDP: a
+// socket for each loop. One of UDP has no sockets while its service is empty.
 type listener struct {
 	address netip.AddrPort
 	index   int32
@@ -21,6 +22,11 @@ type listener struct {
 	owner   atomic.Pointer[service]
 	silent  bool // has the filter that ignores every packet
 }
+
+func (n *listener) v6() bool { return n.address.Addr().Is6() }
+
+// wildcard says that it listens on all addresses of the host.
+func (n *listener) wildcard() bool { return n.address.Addr().IsUnspecified() }
 
 // ListenError is an address that can't be listened on. Err is the kernel's
 // reason: unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EACCES and so on.
@@ -95,6 +101,12 @@ func bind(to *sockaddr, first bool, o bindOptions) (int32, error) {
 		k := keepalive(o.keepIdle)
 		options = append(options, k[:]...)
 	}
+	return bindShared(s, to, options, first)
+}
+
+// bindShared sets a socket's options and binds it, as bind says. It closes the
+// socket if that fails.
+func bindShared(s int, to *sockaddr, options []socketOption, first bool) (int32, error) {
 	share := socketOption{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}
 	if !first {
 		options = append(options, share)

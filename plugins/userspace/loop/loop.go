@@ -13,8 +13,10 @@ import (
 
 // What an event of the loop's epoll belongs to; a connection's side is below.
 const (
-	eventListener = 2
-	eventWake     = 3
+	eventListener  = 2
+	eventWake      = 3
+	eventDatagrams = 4 // a UDP listener
+	eventSession   = 5 // a UDP session's socket to its endpoint
 )
 
 // eventsMost is how many events one wait takes.
@@ -27,6 +29,7 @@ type shared struct {
 	// limit is the configured number of connections, room the number that the
 	// descriptors allow.
 	limit, room atomic.Int64
+	udp         udpShared
 	start       time.Time
 	// pressed gets a signal when descriptors ran out, idle when the last
 	// connection has ended while the engine is closing.
@@ -63,6 +66,7 @@ type loop struct {
 	buffers buffers
 	pipes   pipes
 	origins origins
+	relay   *relay // of datagrams; nil until the first UDP listener
 
 	listeners []*listener // by listener.index
 	reserve   int32       // a descriptor kept for when none is left
@@ -149,6 +153,9 @@ func (l *loop) run() {
 		for i := range n {
 			l.dispatch(&l.events[i])
 		}
+		if l.relay != nil {
+			l.relay.flush()
+		}
 		l.goOn()
 		l.advance()
 		if l.paused && int32(l.resume-l.now) <= 0 {
@@ -158,6 +165,9 @@ func (l *loop) run() {
 			l.handleMessages()
 		}
 		l.slots.recycle()
+		if l.relay != nil {
+			l.relay.sessions.recycle()
+		}
 	}
 }
 
@@ -206,6 +216,10 @@ func (l *loop) dispatch(e *unix.EpollEvent) {
 		}
 	case eventWake:
 		l.woken = true
+	case eventDatagrams:
+		l.relay.receive(e.Fd)
+	case eventSession:
+		l.relay.answer(e.Fd, e.Events)
 	}
 }
 

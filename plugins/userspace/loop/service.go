@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -34,7 +35,8 @@ const (
 type OnEmpty uint8
 
 const (
-	// Reject resets the connection.
+	// Reject resets the connection. For UDP the listener is closed, so that the
+	// kernel answers each datagram that the port is unreachable.
 	Reject OnEmpty = iota
 	// Drop stays silent: the listener ignores every packet.
 	Drop
@@ -48,8 +50,9 @@ const MaxWeight = 1<<32 - 1
 type Service struct {
 	// ID names the service; an update replaces the one of the same ID.
 	ID string
-	// Listen are the addresses and ports of its frontends.
-	Listen []netip.AddrPort
+	// Listen are the addresses and ports of its TCP frontends, ListenUDP those
+	// of its UDP frontends.
+	Listen, ListenUDP []netip.AddrPort
 	// Endpoints in any order. Of two with one address the first counts.
 	Endpoints []Endpoint
 	Balance   Balance
@@ -74,8 +77,11 @@ type Service struct {
 	IdleTimeout time.Duration
 	// MaxLifetime resets a connection that is so old; 0 means never.
 	MaxLifetime time.Duration
+	// UDPIdleTimeout ends a UDP session in which no datagram went either way for
+	// so long; 0 means 60 s.
+	UDPIdleTimeout time.Duration
 	// Allow are the prefixes from which clients may connect; empty means all.
-	// Others are reset once accepted.
+	// Others are reset once accepted; their datagrams are dropped.
 	Allow []netip.Prefix
 	// MaxConnections is the greatest number of connections at once; more are
 	// reset. 0 means no limit.
@@ -111,7 +117,7 @@ func (s *Service) check() error {
 	if s.ID == "" {
 		return errors.New("a service without an id")
 	}
-	for _, a := range s.Listen {
+	for _, a := range slices.Concat(s.Listen, s.ListenUDP) {
 		if !a.IsValid() || a.Port() == 0 {
 			return fmt.Errorf("%q is no address and port to listen on", a)
 		}
@@ -124,7 +130,7 @@ func (s *Service) check() error {
 			return fmt.Errorf("weight %d of endpoint %s is not between 0 and %d", e.Weight, e.Address, MaxWeight)
 		}
 	}
-	if s.Retries < 0 || s.MaxConnections < 0 || s.ConnectTimeout < 0 || s.IdleTimeout < 0 {
+	if s.Retries < 0 || s.MaxConnections < 0 || s.ConnectTimeout < 0 || s.IdleTimeout < 0 || s.UDPIdleTimeout < 0 {
 		return errors.New("a limit or a time is below zero")
 	}
 	return s.checkChoice()
@@ -146,6 +152,7 @@ type settings struct {
 	retries int
 	connect uint32 // ticks
 	idle    uint32 // ticks, 0 is none
+	idleUDP uint32 // ticks
 	allow   []netip.Prefix
 	max     int64  // 0 is none
 	life    uint32 // ticks, 0 is none
@@ -169,6 +176,10 @@ func newSettings(s *Service) *settings {
 		send:    s.SendProxy,
 		trust:   plainPrefixes(s.TrustProxy),
 		origin:  s.SendProxy || s.MaxPerClient > 0 || s.Affinity > 0 || s.Balance == SourceHash || s.Balance == Maglev,
+		idleUDP: toTicks(s.UDPIdleTimeout),
+	}
+	if s.UDPIdleTimeout == 0 {
+		t.idleUDP = toTicks(60 * time.Second)
 	}
 	if s.ConnectTimeout == 0 {
 		t.connect = toTicks(2 * time.Second)

@@ -12,6 +12,8 @@ import (
 type Statistics struct {
 	// Active is the number of connections at present, also of removed services.
 	Active int64
+	// Sessions is the number of UDP sessions at present.
+	Sessions int64
 	// Services, ordered by ID.
 	Services []ServiceStatistics
 }
@@ -19,19 +21,27 @@ type Statistics struct {
 // ServiceStatistics are the counters of one service.
 type ServiceStatistics struct {
 	ID string
-	// Listen are the addresses that are listened on.
-	Listen []netip.AddrPort
-	// Active is the number of connections at present.
+	// Listen are the addresses that are listened on for TCP, ListenUDP those for
+	// UDP; without the latter while the service is empty.
+	Listen, ListenUDP []netip.AddrPort
+	// Active is the number of connections and UDP sessions at present.
 	Active int64
-	// Connections counts those that were accepted and not refused.
+	// Connections counts those that were accepted and not refused, UDP sessions
+	// included.
 	Connections uint64
 	// Retries counts further endpoints tried after one had failed, Failed the
 	// connections for which none answered.
 	Retries, Failed uint64
-	// Refused counts the connections that were reset at once.
+	// Refused counts the connections that were reset at once, and the attempts
+	// to begin a UDP session that came to nothing.
 	Refused Refused
 	// BytesIn came from clients, BytesOut went to them.
 	BytesIn, BytesOut uint64
+	// Dropped counts datagrams that were not carried: those that were refused,
+	// had no endpoint, or found the kernel's buffers full.
+	Dropped uint64
+	// Evicted counts UDP sessions that made room for new ones.
+	Evicted uint64
 	// Endpoints in the order of the service.
 	Endpoints []EndpointStatistics
 }
@@ -73,7 +83,7 @@ func (e *Engine) Statistics() Statistics {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.countBytes()
-	s := Statistics{Active: e.shared.active.Load()}
+	s := Statistics{Active: e.shared.active.Load(), Sessions: e.shared.udp.sessions.Load()}
 	for _, v := range e.services {
 		s.Services = append(s.Services, v.statistics(e.shared))
 	}
@@ -100,6 +110,9 @@ func (e *Engine) countBytes() {
 				l.count(c, l.shared.endpoints.get(c.endpoint))
 			}
 		})
+		if l.relay != nil {
+			l.relay.countAll()
+		}
 	})
 }
 
@@ -120,9 +133,16 @@ func (s *service) statistics(common *shared) ServiceStatistics {
 		},
 		BytesIn:  s.bytes[client].Load(),
 		BytesOut: s.bytes[server].Load(),
+		Dropped:  s.udp.dropped.Load(),
+		Evicted:  s.udp.evicted.Load(),
 	}
 	for _, n := range s.listen {
 		t.Listen = append(t.Listen, n.address)
+	}
+	for _, n := range s.udp.listen {
+		if len(n.fds) > 0 {
+			t.ListenUDP = append(t.ListenUDP, n.address)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

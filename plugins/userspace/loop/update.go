@@ -25,7 +25,7 @@ import (
 func (e *Engine) Update(set []Service, remove []string) map[string]error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	u := &update{engine: e, errs: map[string][]error{}}
+	u := &update{engine: e, errs: map[string][]error{}, udp: udpUpdate{hurried: map[*service]bool{}}}
 	if e.closed || e.shared.closing.Load() {
 		for _, s := range set {
 			u.fail(s.ID, ErrClosed)
@@ -33,11 +33,14 @@ func (e *Engine) Update(set []Service, remove []string) map[string]error {
 		return u.errors()
 	}
 	u.read(set, remove)
-	u.claim()
+	u.won = u.claim((*Service).listenTCP, u.engine.listeners)
+	u.udp.won = u.claim((*Service).listenUDP, u.engine.datagrams)
+	u.udp.before = u.sessionEndpoints()
 	u.open()
 	u.apply()
 	u.release()
 	u.silence()
+	u.relay()
 	return u.errors()
 }
 
@@ -54,6 +57,7 @@ type update struct {
 	freed   []*listener
 	touched []*service
 	ended   map[*endpoint]bool // whose connections are to be reset
+	udp     udpUpdate
 }
 
 func (u *update) fail(id string, err error) { u.errs[id] = append(u.errs[id], err) }
@@ -95,34 +99,39 @@ func (u *update) read(set []Service, remove []string) {
 	}
 }
 
-// claim finds out which service gets which address.
-func (u *update) claim() {
+// claim finds out which service gets which of the addresses that it wants, of
+// those that are given to a service already and of others.
+func (u *update) claim(wants func(*Service) []netip.AddrPort, given map[netip.AddrPort]*listener) map[string][]netip.AddrPort {
 	claims := map[netip.AddrPort][]string{}
 	for _, s := range u.set {
-		for _, a := range s.Listen {
+		for _, a := range wants(s) {
 			a = plain(a)
 			if !slices.Contains(claims[a], s.ID) {
 				claims[a] = append(claims[a], s.ID)
 			}
 		}
 	}
-	u.won = map[string][]netip.AddrPort{}
+	won := map[string][]netip.AddrPort{}
 	for a, ids := range claims {
 		winner := ids[0]
-		if n := u.engine.listeners[a]; n != nil {
+		if n := given[a]; n != nil {
 			if owner := n.owner.Load().id; slices.Contains(ids, owner) || !u.ids[owner] {
 				winner = owner
 			}
 		}
 		for _, id := range ids {
 			if id == winner {
-				u.won[id] = append(u.won[id], a)
+				won[id] = append(won[id], a)
 			} else {
 				u.fail(id, fmt.Errorf("listening on %s: service %s has this address already", a, winner))
 			}
 		}
 	}
+	return won
 }
+
+func (s *Service) listenTCP() []netip.AddrPort { return s.Listen }
+func (s *Service) listenUDP() []netip.AddrPort { return s.ListenUDP }
 
 // plain writes an IPv4 address in one way only.
 func plain(a netip.AddrPort) netip.AddrPort {
@@ -279,6 +288,9 @@ func (u *update) configure(v *service, s *Service) {
 	u.setEndpoints(v, s, v.cut)
 	if old != nil && (sooner(now.idle, old.idle) || sooner(now.life, old.life)) {
 		u.engine.armLimits(v)
+	}
+	if old != nil && now.idleUDP < old.idleUDP {
+		u.udp.hurried[v] = true
 	}
 }
 
