@@ -171,7 +171,7 @@ type Source struct {
 	round    *round
 	// nodeName of the agent's node, where the agent is on this host.
 	nodeName string
-	// reachable is an error of the settings or the files, without which no
+	// unusable is what is wrong with the settings or the files, so that no
 	// question can be asked.
 	unusable problem
 	// savedAt is when the state that was loaded was saved; zero once Consul
@@ -348,7 +348,7 @@ func orNow(t time.Time) time.Time {
 func (s *Source) ask(ctx context.Context, client *client) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := newRound(s, ctx, client)
+	r := newRound(ctx, s, client)
 	s.mu.Lock()
 	s.round = r
 	s.listing.index, s.listing.answered = 0, time.Time{}

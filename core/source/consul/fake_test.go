@@ -110,12 +110,6 @@ func (f *fakeConsul) setFault(fault func(w http.ResponseWriter, r *http.Request)
 	f.wake()
 }
 
-func (f *fakeConsul) setFiltered(filtered bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.filtered = filtered
-}
-
 func (f *fakeConsul) questions(path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

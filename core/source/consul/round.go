@@ -36,7 +36,7 @@ type round struct {
 	wake  chan struct{}
 }
 
-func newRound(s *Source, ctx context.Context, client *client) *round {
+func newRound(ctx context.Context, s *Source, client *client) *round {
 	return &round{s: s, ctx: ctx, client: client, ramp: make(chan struct{}, rampSize), wake: make(chan struct{}, 1)}
 }
 

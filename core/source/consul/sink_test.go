@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
@@ -205,13 +204,6 @@ func (k *sink) state() map[string]*source.Service {
 		out[name] = s
 	}
 	return out
-}
-
-func (k *sink) unchanged(t *testing.T, before map[string]*source.Service) {
-	t.Helper()
-	if diff := cmp.Diff(before, k.state()); diff != "" {
-		t.Errorf("the services have changed (-before +after):\n%s", diff)
-	}
 }
 
 // quick is the timing of tests.
