@@ -179,9 +179,9 @@ func rss(pid int) int64 {
 	return 0
 }
 
-// until waits for a condition for at most 20 s.
+// until waits for a condition, for two minutes at most: a machine may be busy.
 func (p *process) until(what string, ok func() bool) error {
-	for range 400 {
+	for range 2400 {
 		if ok() {
 			return nil
 		}
@@ -191,5 +191,5 @@ func (p *process) until(what string, ok func() bool) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return errors.New("20 s have passed without " + what)
+	return errors.New("two minutes have passed without " + what)
 }
