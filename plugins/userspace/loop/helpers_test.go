@@ -149,8 +149,10 @@ func dial(t testing.TB, a netip.AddrPort) *net.TCPConn {
 }
 
 // ask connects, and reads to the end.
-func ask(a netip.AddrPort) (string, error) {
-	c, err := net.DialTimeout("tcp", a.String(), patience)
+func ask(a netip.AddrPort) (string, error) { return askBy(&net.Dialer{Timeout: patience}, a) }
+
+func askBy(d *net.Dialer, a netip.AddrPort) (string, error) {
+	c, err := d.Dial("tcp", a.String())
 	if err != nil {
 		return "", err
 	}
