@@ -206,9 +206,10 @@ func (k *sink) state() map[string]*source.Service {
 	return out
 }
 
-// quick is the timing of tests.
+// quick is the timing of tests. A question that waits where it should not waits
+// for longer than any test.
 var quick = Timing{
-	Wait: 5 * time.Second, Timeout: 2 * time.Second, Pace: 5 * time.Millisecond, Settle: 300 * time.Millisecond,
+	Wait: time.Hour, Timeout: 2 * time.Second, Pace: 5 * time.Millisecond, Settle: 300 * time.Millisecond,
 	Retry: 40 * time.Millisecond, Follow: 10 * time.Millisecond, Save: 10 * time.Millisecond, Resolve: 20 * time.Millisecond,
 }
 

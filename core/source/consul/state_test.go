@@ -39,7 +39,7 @@ func TestIndexMovesAlone(t *testing.T) {
 	for range 200 {
 		f.moveIndexes()
 	}
-	f.awaitQuestions(t, 4)
+	f.stir(t)
 	r.mu0(func() {
 		if r.changes["web"] != 1 {
 			t.Errorf("the sink was told of %d changes, want 1", r.changes["web"])
