@@ -31,16 +31,17 @@ type fakeConsul struct {
 	token string
 	// fault answers instead; false lets the answer go its way.
 	fault func(w http.ResponseWriter, r *http.Request) bool
-	// asked counts questions by path; waiting are those that wait now, and
+	// asked counts questions by path, direct those of them without an index;
+	// waiting are those that wait now, and
 	// mostWaiting the most there were.
-	asked                map[string]int
+	asked, direct        map[string]int
 	waiting, mostWaiting int
 }
 
 func newFakeConsul() *fakeConsul {
 	return &fakeConsul{
 		index: 100, listedAt: 100, changed: make(chan struct{}), tags: map[string][]string{},
-		instances: map[string][]map[string]any{}, at: map[string]uint64{}, asked: map[string]int{},
+		instances: map[string][]map[string]any{}, at: map[string]uint64{}, asked: map[string]int{}, direct: map[string]int{},
 	}
 }
 
@@ -148,6 +149,9 @@ func (f *fakeConsul) stir(t *testing.T) {
 func (f *fakeConsul) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.asked[r.URL.Path]++
+	if r.URL.Query().Get("index") == "" {
+		f.direct[r.URL.Path]++
+	}
 	fault, token := f.fault, f.token
 	f.mu.Unlock()
 	if fault != nil && fault(w, r) {

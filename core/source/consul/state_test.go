@@ -68,12 +68,20 @@ func TestIndexGoesBackwards(t *testing.T) {
 	end := r.watch(t, "web")
 	f.mu.Lock()
 	f.index, f.listedAt, f.at["web"] = 3, 3, 3
+	clear(f.direct)
 	f.wake()
 	f.mu.Unlock()
 	for port := range 5 {
 		f.put("web", item("web", "a", "10.0.0.1", 80), item("web", "b", "10.0.0.2", 100+port))
 		r.await(t, "a change flows", has("web", "10.0.0.1:80", fmt.Sprintf("10.0.0.2:%d", 100+port)))
 	}
+	f.mu.Lock()
+	for _, path := range []string{"/v1/catalog/services", "/v1/health/service/web"} {
+		if f.direct[path] == 0 {
+			t.Errorf("%s was not asked for anew, without an index", path)
+		}
+	}
+	f.mu.Unlock()
 	// Nothing was lost, so the next that leaves leaves at once.
 	f.put("web", item("web", "a", "10.0.0.1", 80))
 	r.await(t, "one leaves", has("web", "10.0.0.1:80"))
