@@ -17,7 +17,7 @@ DIST := dist
 GOBUILD := CGO_ENABLED=0 go build -trimpath
 
 # Pinned tools, each built once into a folder of its version, out of the clone.
-TOOLS := $(HOME)/.cache/patchbay/tools
+TOOLS := $(or $(HOME),/tmp)/.cache/patchbay/tools
 BUF := $(TOOLS)/buf@v1.75.0/buf
 PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go@v1.36.12/protoc-gen-go
 PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc@v1.6.2/protoc-gen-go-grpc
@@ -51,6 +51,7 @@ demo-consul: build ## the same with a real Consul, which is built once (5 minute
 .PHONY: build
 build: go-version ## build the core and the plugins into bin/
 	@install -d -m 0755 $(BIN) $(BIN)/plugins
+	@echo "building the core and the plugins into $(BIN)/ (minutes the first time, seconds later)"
 	@$(GOBUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/patchbay ./core/cmd/patchbay
 	@chmod 0755 $(BIN)/patchbay
 	@for name in $(PLUGINS); do \
@@ -60,6 +61,18 @@ build: go-version ## build the core and the plugins into bin/
 		$(GOBUILD) -ldflags "-s -w -X main.version=$$version" -o $$file ./plugins/$$name; \
 		chmod 0755 $$file; \
 	done
+
+# Where root's agent looks for its plugins; DESTDIR stages a package.
+PREFIX ?= /usr/local
+PLUGIN_DIR := /usr/lib/patchbay/plugins
+
+.PHONY: install
+install: ## install what `make build` has made: PREFIX/bin/patchbay, /usr/lib/patchbay/plugins
+	@[ -x $(BIN)/patchbay ] || { echo "install: nothing is built yet: run make build first"; exit 1; }
+	@install -d -m 0755 $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGIN_DIR)
+	@install -m 0755 $(BIN)/patchbay $(DESTDIR)$(PREFIX)/bin/
+	@install -m 0755 $(BIN)/plugins/* $(DESTDIR)$(PLUGIN_DIR)/
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/patchbay and plugins in $(DESTDIR)$(PLUGIN_DIR)/"
 
 .PHONY: test
 test: go-version $(GOTESTSUM) ## run all tests, installing what they need (as root); the one command of CI
@@ -87,7 +100,7 @@ bench: build ## measure beside haproxy, nginx and io.Copy (root); BENCH_FULL=1 t
 lint: go-version format vet proto-lint $(GOLANGCI_LINT) ## gofmt, go vet, golangci-lint, buf lint
 	@for module in $(MODULES); do \
 		echo "golangci-lint in $$module"; \
-		(cd $$module && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...); \
+		(cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...); \
 	done
 
 .PHONY: format

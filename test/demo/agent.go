@@ -31,6 +31,13 @@ func startAgent(o options, dir string) (*agent, error) {
 	if _, err := os.Stat(a.binary); err != nil {
 		return nil, fmt.Errorf("%w: build it first, with make build", err)
 	}
+	// The agent runs no plugin that others may write, as they may in a clone made
+	// with a loose umask: the demo has a copy of its own.
+	syscall.Umask(0o022)
+	plugins := filepath.Join(dir, "plugins")
+	if err := os.CopyFS(plugins, os.DirFS(filepath.Join(o.bin, "plugins"))); err != nil {
+		return nil, fmt.Errorf("copying the plugins: %w", err)
+	}
 	log, err := os.OpenFile(a.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -40,7 +47,7 @@ func startAgent(o options, dir string) (*agent, error) {
 		"-config", o.config,
 		"-data-dir", filepath.Join(dir, "data"),
 		"-socket", a.socket,
-		"-plugin-dir", filepath.Join(o.bin, "plugins"))
+		"-plugin-dir", plugins)
 	a.cmd.Stdout, a.cmd.Stderr = log, log
 	// In a group of its own, so that Ctrl-C reaches the demo alone, which ends
 	// it in order; should the demo be killed, the agent ends too.

@@ -24,6 +24,8 @@ for arch in amd64 arm64; do
 			-o "$to/plugins/patchbay-dataplane-${plugin}_v$version" "./plugins/$plugin"
 	done
 	cp -r LICENSE README.md CHANGELOG.md config.hcl docs "$to/"
+	# The pages that those link to.
+	cp --parents plugins/*/README.md sdk/README.md sdk/proto/README.md examples/README.md "$to/"
 	chmod -R u=rwX,go=rX "$to"
 	tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \
 		-C "$work" -cf - "$name" | gzip -n -9 >"$dist/$name.tar.gz"
