@@ -67,7 +67,7 @@ func TestChoose(t *testing.T) {
 		core bool
 		bad  bool
 	}{
-		{list: "", want: "newconn request latency bulk1 bulk8 idle", core: true},
+		{list: "", want: "newconn request latency bulk1 bulk8 udp idle", core: true},
 		{list: "bulk,newconn", want: "bulk1 bulk8 newconn"},
 		{list: "core", core: true},
 		{list: "nonsense", bad: true},
@@ -109,7 +109,7 @@ func TestProxies(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", bench, ".").CombinedOutput(); err != nil {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
-	cmd := exec.Command(bench, "-proxies=iocopy,datapath", "-only=newconn,request,latency,bulk,idle", "-rounds=1", "-seconds=0.2")
+	cmd := exec.Command(bench, "-proxies=iocopy,datapath", "-only=newconn,request,latency,bulk,udp,idle", "-rounds=1", "-seconds=0.2")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -49,6 +49,11 @@ var benchCases = []benchCase{
 		{"cpu", "bulk, 8 streams, CPU s per GB", "%.3f", "haproxy-splice", 0.9},
 		{"rate", "GB a second", "%.2f", "", 0},
 	}},
+	{"udp", load{Kind: "udp", Conns: 64}, []figure{
+		{"cpu", "UDP round trip, 64 clients, CPU us", "%.2f", "nginx", 0.75},
+		{"rate", "UDP round trips a second", "%.0f", "", 0},
+		{"p99", "p99 of a UDP round trip, 64 clients, ms", "%.2f", "", 0},
+	}},
 	{"idle", load{Kind: "idle", Conns: 5000}, []figure{
 		{"bytes", "idle connection (of 5,000), process bytes", "%.0f", "", 300},
 		{"fds", "idle connection, descriptors", "%.2f", "", 2},
@@ -91,7 +96,12 @@ func chooseCases(list string) (cases []benchCase, core bool, err error) {
 type sample map[string]float64
 
 // takes tells whether the proxy has a part in the case.
-func (k proxyKind) takes(c benchCase) bool { return k.only == "" || k.only == c.load.Kind }
+func (k proxyKind) takes(c benchCase) bool {
+	if c.load.Kind == "udp" && k.name == "haproxy" {
+		return false // it carries no UDP
+	}
+	return k.only == "" || k.only == c.load.Kind
+}
 
 // measureLoad puts the load on a proxy and measures what it costs it.
 func (b *bench) measureLoad(c benchCase, p *proxy) (sample, error) {

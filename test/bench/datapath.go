@@ -50,6 +50,9 @@ func runDatapath(port string) error {
 	}{{"request", base, serverRequest}, {"bulk", base + 2, serverBulk}} {
 		s := loop.Service{ID: l.name, Retries: 1,
 			Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(proxyAddr), uint16(l.port))}}
+		if l.port == base {
+			s.ListenUDP = s.Listen
+		}
 		for _, a := range serverAddrs() {
 			s.Endpoints = append(s.Endpoints, loop.Endpoint{
 				Address: netip.AddrPortFrom(netip.MustParseAddr(a), uint16(l.server)), Weight: 1})

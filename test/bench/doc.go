@@ -1,12 +1,12 @@
 // Bench measures Patchbay beside what a user has today, and prints the tables.
 //
 // The first table is the userspace dataplane beside haproxy, nginx stream and
-// a plain io.Copy proxy: CPU for a connection, a request and a gigabyte, memory
-// and descriptors of idle connections, and the latency of a request. Client,
-// proxy and server each have a network namespace of their own, joined by veth
-// pairs, on the same two processors. Every figure is the median of several
-// rounds in which the proxies take turns, so that a machine whose speed drifts
-// is unfair to none of them. What counts is the ratio to haproxy in one run.
+// a plain io.Copy proxy: CPU for a connection, a request, a gigabyte and a UDP
+// round trip, memory and descriptors of idle connections, and the latency of a
+// request. Client, proxy and server each have a network namespace of their own,
+// joined by veth pairs, on the same two processors. Every figure is the median
+// of several rounds in which the proxies take turns, so that a machine whose
+// speed drifts is unfair to none of them. What counts is the ratio to haproxy in one run.
 //
 // The second table is the way from the files through the core to a plugin that
 // does nothing: loading, the first Apply, and a change of one endpoint, at

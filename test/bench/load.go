@@ -17,7 +17,7 @@ import (
 
 // load says what a client shall do.
 type load struct {
-	// Kind is newconn, request, bulk or idle.
+	// Kind is newconn, request, bulk, idle or udp.
 	Kind string
 	Addr string
 	// Conns open at once.
@@ -102,7 +102,7 @@ func (c *client) warm() error {
 	switch c.Kind {
 	case "newconn":
 		return c.run(200 * time.Millisecond)
-	case "request", "bulk":
+	case "request", "bulk", "udp":
 		return c.run(100 * time.Millisecond)
 	case "idle":
 		return c.fill()
@@ -172,7 +172,20 @@ func (c *client) run(d time.Duration) error {
 			return err
 		}
 	}
+	if c.Kind == "udp" {
+		c.countLost()
+	}
 	return nil
+}
+
+// countLost counts the datagrams that were never answered as errors.
+func (c *client) countLost() {
+	for i := range c.conns {
+		if k := &c.conns[i]; k.used && !k.begun.IsZero() {
+			c.Errors++
+			k.begun = time.Time{}
+		}
+	}
 }
 
 func (c *client) busy() bool {
@@ -186,7 +199,7 @@ func (c *client) busy() bool {
 
 func (c *client) dial() error {
 	begun := time.Now()
-	fd, err := connectTo(c.to, unix.SOCK_NONBLOCK)
+	fd, err := c.socket()
 	if err != nil {
 		return fmt.Errorf("connecting: %w", err)
 	}
@@ -196,6 +209,21 @@ func (c *client) dial() error {
 	c.conns[fd] = clientConn{used: true, begun: begun}
 	c.open++
 	return unix.EpollCtl(c.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLOUT, Fd: int32(fd)})
+}
+
+func (c *client) socket() (int, error) {
+	if c.Kind != "udp" {
+		return connectTo(c.to, unix.SOCK_NONBLOCK)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, c.to); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (c *client) wait(ms int) error {
@@ -285,7 +313,7 @@ func (c *client) answered(fd int) {
 		if !c.stop && c.dial() != nil {
 			c.Errors++
 		}
-	case c.Kind == "request" && !c.stop:
+	case (c.Kind == "request" || c.Kind == "udp") && !c.stop:
 		c.ask(fd)
 	}
 }

@@ -131,6 +131,7 @@ stream {
 		}
 		fmt.Fprintf(&b, "  }\n  server { listen %s:%d reuseport backlog=4096; proxy_pass %s; }\n", proxyAddr, l.port, l.name)
 	}
+	fmt.Fprintf(&b, "  server { listen %s:%d udp reuseport; proxy_pass request; }\n", proxyAddr, k.port)
 	b.WriteString("}\n")
 	path, err := writeFile(dir, "nginx.conf", b.String())
 	cmd := exec.Command("nginx", "-e", "stderr", "-p", dir, "-c", path)
@@ -156,6 +157,9 @@ func startUserspace(b *bench, k proxyKind, dir string) (*exec.Cmd, error) {
 		port, server int
 	}{{"request", k.port, serverRequest}, {"bulk", k.port + 2, serverBulk}} {
 		fmt.Fprintf(&f, "service %q {\n  vip = [%q]\n  port = %d\n", l.name, proxyAddr, l.port)
+		if l.port == k.port {
+			f.WriteString("  protocols = [\"tcp\", \"udp\"]\n")
+		}
 		for _, a := range serverAddrs() {
 			fmt.Fprintf(&f, "  endpoint { address = \"%s:%d\" }\n", a, l.server)
 		}

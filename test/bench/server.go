@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,7 +11,7 @@ import (
 // The server is one event loop on raw descriptors, so that it costs far less
 // than any proxy. On one port it answers every 128 bytes with 256; on the other
 // it reads a length of 8 bytes and sends that many from a memory file, without
-// copying.
+// copying. A datagram on the first is answered with one of 256 bytes.
 
 const bulkFile = 1 << 20
 
@@ -25,12 +26,13 @@ type server struct {
 	ep      int
 	memory  int
 	listen  map[int]bool // descriptor -> bulk
+	udp     map[int]bool
 	conns   []*serverConn
 	in, out []byte
 }
 
 func runServer() error {
-	s := &server{listen: map[int]bool{}, in: make([]byte, 64<<10), out: make([]byte, 64<<10)}
+	s := &server{listen: map[int]bool{}, udp: map[int]bool{}, in: make([]byte, 64<<10), out: make([]byte, 64<<10)}
 	var err error
 	if s.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
@@ -47,6 +49,17 @@ func runServer() error {
 			return fmt.Errorf("listening on port %d: %w", port, err)
 		}
 		s.listen[fd] = bulk
+		if err := s.register(fd, unix.EPOLLIN); err != nil {
+			return err
+		}
+	}
+	// One for each address: so answers leave from the one that was asked.
+	for _, a := range serverAddrs() {
+		fd, err := listenUDPOn(a, serverRequest)
+		if err != nil {
+			return fmt.Errorf("listening on %s for UDP: %w", a, err)
+		}
+		s.udp[fd] = true
 		if err := s.register(fd, unix.EPOLLIN); err != nil {
 			return err
 		}
@@ -83,6 +96,14 @@ func listenOn(port int) (int, error) {
 	return fd, unix.Listen(fd, 4096)
 }
 
+func listenUDPOn(addr string, port int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	return fd, unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(addr).As4()})
+}
+
 func (s *server) register(fd int, events uint32) error {
 	return unix.EpollCtl(s.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
@@ -90,6 +111,10 @@ func (s *server) register(fd int, events uint32) error {
 func (s *server) event(fd int, events uint32) {
 	if bulk, ok := s.listen[fd]; ok {
 		s.accept(fd, bulk)
+		return
+	}
+	if s.udp[fd] {
+		s.datagrams(fd)
 		return
 	}
 	c := s.conns[fd]
@@ -143,6 +168,18 @@ func (s *server) request(fd int, c *serverConn) bool {
 	}
 	n, err = unix.Write(fd, s.out[:answer])
 	return err == nil && n == answer
+}
+
+// datagrams answers those that have come. An answer for which there is no room
+// is lost; the client notices.
+func (s *server) datagrams(fd int) {
+	for range 64 {
+		_, from, err := unix.Recvfrom(fd, s.in, unix.MSG_DONTWAIT)
+		if err != nil {
+			return
+		}
+		_ = unix.Sendto(fd, s.out[:responseSize], unix.MSG_DONTWAIT, from)
+	}
 }
 
 func (s *server) bulk(fd int, c *serverConn, events uint32) bool {

@@ -54,8 +54,8 @@ type conn struct {
 	last   uint32 // the tick in which bytes last moved
 	begun  uint32 // the tick in which it was accepted
 	origin int32  // its place in loop.origins+1, 0 is none
-	state uint8
-	flags uint8
+	state  uint8
+	flags  uint8
 
 	dir [2]direction
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -41,7 +42,11 @@ func runDescriptorChild() int {
 		fmt.Println(err)
 		return 2
 	}
-	if err := descriptorScene(how, netip.MustParseAddrPort(backend)); err != nil {
+	scene := descriptorScene
+	if strings.HasPrefix(how, "udp") {
+		scene = udpDescriptorScene
+	}
+	if err := scene(how, netip.MustParseAddrPort(backend)); err != nil {
 		fmt.Println(err)
 		return 1
 	}

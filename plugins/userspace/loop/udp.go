@@ -12,13 +12,10 @@ const (
 	// receiveRounds is how many batches of a socket are taken in a row.
 	receiveRounds = 4
 	// bulkFrom is how many datagrams at once make a session one of bulk.
-	bulkFrom = 8
+	bulkFrom = 4
 	// leaveTime is how many ticks a session whose endpoint is gone still passes
 	// on answers: as long as a resolver waits for one.
 	leaveTime = 50
-	// silenceLeast is how many ticks an answered session must have been silent
-	// before it makes room for a new one.
-	silenceLeast = 100
 	// connectMost is how many endpoints are tried for one datagram.
 	connectMost = 4
 )
@@ -64,8 +61,8 @@ func newRelay(l *loop) *relay {
 	return &relay{
 		loop:     l,
 		sessions: sessions{byKey: map[sessionKey]int32{}},
-		in:       newReceived(),
-		out:      newReceived(),
+		in:       newReceived(true),
+		out:      newReceived(false),
 		tried:    map[int32][]int32{},
 	}
 }
@@ -82,7 +79,7 @@ func (r *relay) receive(index int32) {
 		return
 	}
 	for range receiveRounds {
-		k, err := r.in.receive(n.fds[r.loop.index], 0, batchMost, true)
+		k, err := r.in.receive(n.fds[r.loop.index], 0, batchMost)
 		if err != 0 {
 			return
 		}
@@ -218,7 +215,7 @@ func (r *relay) admit(s *service, key *sessionKey) (why int, ok bool) {
 // evict ends a session of this loop that is worth less than a new one, if there
 // is any.
 func (r *relay) evict() bool {
-	i := r.sessions.eldest(r.loop.now, silenceLeast)
+	i := r.sessions.eldest(r.loop.now)
 	if i < 0 {
 		return false
 	}
@@ -275,7 +272,7 @@ func (r *relay) dial(i int32, x *session, s *service) bool {
 
 // evictOther is evict, but for a session that is being made.
 func (r *relay) evictOther(i int32) bool {
-	return r.sessions.eldest(r.loop.now, silenceLeast) != i && r.evict()
+	return r.sessions.eldest(r.loop.now) != i && r.evict()
 }
 
 // connect makes a session's socket to an endpoint.
@@ -311,41 +308,62 @@ func (r *relay) watch(op int, i, fd int32) errno {
 }
 
 // answer takes what an endpoint has sent to a session, or the news that nobody
-// listens there.
+// listens there. Less than was asked for means that there is no more, and the
+// next event tells when there is; unless an error has cut it short.
 func (r *relay) answer(i int32, events uint32) {
 	x := r.sessions.at(i)
 	if x.queue == 0 || x.fd < 0 {
 		return // ended in this batch of events
 	}
 	for range receiveRounds {
-		if r.filled == batchMost {
-			r.flush()
-		}
-		most := batchMost
-		k, err := r.out.receive(x.fd, r.filled, most, false)
-		switch {
-		case err == unix.EAGAIN:
+		most := r.roomFor(x)
+		k, err := r.out.receive(x.fd, r.filled, r.filled+most)
+		if err != 0 {
+			if r.silence(i, x, err) {
+				continue
+			}
 			return
-		case refusal(err):
-			r.refused(i, x, err)
-			return
-		case err != 0:
-			continue // of the path (EMSGSIZE, an ICMP error): later ones may come
 		}
-		short := r.filled+k < most
 		if k >= bulkFrom && x.flags&flagBulk == 0 {
 			x.flags |= flagBulk
 			r.coalesce(x.fd)
 		}
-		for ; k > 0; k-- {
+		for range k {
 			r.reply(i, x, r.filled)
 			r.filled++
 		}
-		if short && events&eventError == 0 {
+		if k < most && events&eventError == 0 {
 			return
 		}
 	}
 	r.watch(unix.EPOLL_CTL_MOD, i, x.fd)
+}
+
+// roomFor makes room in out for what a session may have, and says for how many.
+func (r *relay) roomFor(x *session) int {
+	most := bulkFrom
+	if x.flags&flagBulk != 0 {
+		most = batchMost
+	}
+	if free := batchMost - r.filled; free >= 2 {
+		return min(free, most)
+	}
+	r.flush()
+	return most
+}
+
+// silence handles that a session's socket has given nothing, and says whether
+// it may have more: an error of the path (EMSGSIZE, some ICMP errors) is read
+// once, and what came besides it afterwards.
+func (r *relay) silence(i int32, x *session, err errno) bool {
+	if err == unix.EAGAIN {
+		return false
+	}
+	if refusal(err) {
+		r.refused(i, x, err)
+		return false
+	}
+	return true
 }
 
 // coalesce lets the kernel put datagrams of one size together. Where it can't,
@@ -470,17 +488,25 @@ func (r *relay) sendUp() {
 		return
 	}
 	i, x := r.upTo, r.sessions.at(r.upTo)
-	owner := r.serviceOf(x)
 	for m := range s.n {
 		s.addSegment(m)
 	}
+	if n, err := s.send(0); err != 0 || n < s.n {
+		r.sendAgain(i, x, n, err)
+	}
+	s.reset()
+}
+
+// sendAgain goes on where sendUp has come to an error, or not to the end.
+func (r *relay) sendAgain(i int32, x *session, m int, err errno) {
+	s := &r.up
+	owner := r.serviceOf(x)
 	retried, moves := false, 0
-	for m := 0; m < s.n; {
-		n, err := s.send(m)
-		m += n
+	for ; m < s.n; err = r.sendRest(&m) {
 		again := retriable(err)
 		switch {
 		case err == 0:
+			retried = false
 			continue
 		case again && s.runs[m].count > 1:
 			x.flags |= flagApart
@@ -504,7 +530,17 @@ func (r *relay) sendUp() {
 		}
 		m, retried = m+1, false
 	}
-	s.reset()
+}
+
+// sendRest sends the messages of up from m on, and moves m behind those that
+// have gone.
+func (r *relay) sendRest(m *int) errno {
+	if *m >= r.up.n {
+		return 0
+	}
+	n, err := r.up.send(*m)
+	*m += n
+	return err
 }
 
 // refused takes a session from an endpoint that doesn't want it: its client's

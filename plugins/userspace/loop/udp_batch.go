@@ -43,32 +43,36 @@ type received struct {
 	iovecs   [batchMost]unix.Iovec
 	names    [batchMost]unix.RawSockaddrInet6
 	control  [batchMost][controlSize]byte
+	// nameLength is the room for a sender's address; 0 asks for none.
+	nameLength uint32
 }
 
-func newReceived() *received {
+func newReceived(names bool) *received {
 	r := &received{data: make([]byte, batchMost*datagramStride)}
+	if names {
+		r.nameLength = unix.SizeofSockaddrInet6
+	}
 	for i := range r.messages {
 		r.iovecs[i].Base = &r.data[i*datagramStride]
 		r.iovecs[i].SetLen(datagramMost)
 		h := &r.messages[i].header
 		h.Iov = &r.iovecs[i]
-		h.Iovlen = 1
+		h.SetIovlen(1)
+		h.Control = &r.control[i][0]
+		if names {
+			h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
+		}
 	}
 	return r
 }
 
 // receive fills the places from..to with what waits at a socket, as far as
-// there is something, and says how many it has filled. With names, it asks for
-// the senders' addresses.
-func (r *received) receive(fd int32, from, to int, names bool) (int, errno) {
+// there is something, and says how many it has filled.
+func (r *received) receive(fd int32, from, to int) (int, errno) {
 	for i := from; i < to; i++ {
 		h := &r.messages[i].header
-		h.Control = &r.control[i][0]
 		h.SetControllen(controlSize)
-		if names {
-			h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
-			h.Namelen = unix.SizeofSockaddrInet6
-		}
+		h.Namelen = r.nameLength
 	}
 	n, err := raw(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.messages[from])), uintptr(to-from), unix.MSG_DONTWAIT, 0, 0)
 	if err != 0 {

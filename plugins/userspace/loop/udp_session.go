@@ -191,13 +191,18 @@ func (s *sessions) recycle() {
 	}
 }
 
-// eldest is the session that makes room for a new one: whoever leaves, then who
-// has had no answer yet, then who has been silent for so many ticks, of each
-// the one that was silent longest; -1 if there is none.
-func (s *sessions) eldest(now, silence uint32) int32 {
+// silenceLeast is for how many ticks a session must have been silent before it
+// makes room for a new one: one that has had no answer yet may get it within a
+// second; one that is in use never goes.
+var silenceLeast = [queues]uint32{queueLeaving: 0, queueFresh: 10, queueAnswered: 100}
+
+// eldest is the session that makes room for a new one: who leaves, then who has
+// had no answer, then who has had one; of each the one that has been silent
+// longest, if that is long enough. It is -1 if there is none.
+func (s *sessions) eldest(now uint32) int32 {
 	for q := range s.queues {
 		i := s.queues[q].head - 1
-		if i >= 0 && (q != queueAnswered || now-s.at(i).last >= silence) {
+		if i >= 0 && now-s.at(i).last >= silenceLeast[q] {
 			return i
 		}
 	}

@@ -15,9 +15,9 @@ type udpUpdate struct {
 	before []*endpoint
 	// hurried are services whose sessions are to end earlier than they were.
 	hurried map[*service]bool
-	opened []*listener
-	closed []*listener // whose sockets go, and sessions end
-	passed []udpPassed // whose sockets another service gets
+	opened  []*listener
+	closed  []*listener // whose sockets go, and sessions end
+	passed  []udpPassed // whose sockets another service gets
 }
 
 // udpPassed are sockets that go from one listener to another. A UDP listener
