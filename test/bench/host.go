@@ -59,7 +59,9 @@ func (h *host) do(f func() error) error {
 }
 
 // start starts a program on the host; it is killed when this program ends,
-// unless it asks for another signal.
+// unless it asks for another signal. Each has a session of its own: the kernel's
+// scheduler shares the processors out by sessions (sched_autogroup), so one that
+// begins its own, as a plugin does, would be served otherwise than the rest.
 func (h *host) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -67,6 +69,7 @@ func (h *host) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr.Pdeathsig == 0 {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
+	cmd.SysProcAttr.Setsid = true
 	return h.do(cmd.Start)
 }
 
