@@ -28,6 +28,7 @@ var proxyKinds = []proxyKind{
 	{"iocopy", "Go, io.Copy", 9400, "", 3000, startIOCopy},
 	{"datapath", "Patchbay's data path", 9500, "", 0, startDatapath},
 	{"userspace", "Patchbay userspace", 9600, "", 0, startUserspace},
+	{"userspace-all", "the same, all in force", 9700, "", 0, startUserspaceAll},
 }
 
 // proxy is one that runs.
@@ -147,6 +148,36 @@ func startIOCopy(b *bench, k proxyKind, _ string) (*exec.Cmd, error) {
 
 // startUserspace runs the agent and its plugin as a user would, from a file.
 func startUserspace(b *bench, k proxyKind, dir string) (*exec.Cmd, error) {
+	return b.userspace(k, dir, func(string) string { return "" }, 1)
+}
+
+// startUserspaceAll has in force what costs something for each connection:
+// weights, a table, affinity, ejection, every limit, and a PROXY protocol header
+// to the endpoints (not for bulk, whose server would take it for a request).
+func startUserspaceAll(b *bench, k proxyKind, dir string) (*exec.Cmd, error) {
+	return b.userspace(k, dir, func(service string) string {
+		header := ""
+		if service == "request" {
+			header = "proxy_protocol = \"v2\"\n    "
+		}
+		return `  balance  = "maglev"
+  affinity = "10m"
+  allow    = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15"]
+  options = {
+    ` + header + `eject_after = 3
+    idle_timeout = "1h"
+    max_lifetime = "24h"
+    max_connections = 100000
+    max_connections_per_client = 50000
+    accept_proxy_protocol = ["192.0.2.0/24"]
+  }
+`
+	}, 3)
+}
+
+// userspace writes the file with more for each service, and weights from 1 to
+// heaviest.
+func (b *bench) userspace(k proxyKind, dir string, more func(service string) string, heaviest int) (*exec.Cmd, error) {
 	var f strings.Builder
 	fmt.Fprintf(&f, `dataplane "userspace" {
   default = true
@@ -156,12 +187,12 @@ func startUserspace(b *bench, k proxyKind, dir string) (*exec.Cmd, error) {
 		name         string
 		port, server int
 	}{{"request", k.port, serverRequest}, {"bulk", k.port + 2, serverBulk}} {
-		fmt.Fprintf(&f, "service %q {\n  vip = [%q]\n  port = %d\n", l.name, proxyAddr, l.port)
+		fmt.Fprintf(&f, "service %q {\n  vip = [%q]\n  port = %d\n%s", l.name, proxyAddr, l.port, more(l.name))
 		if l.port == k.port {
 			f.WriteString("  protocols = [\"tcp\", \"udp\"]\n")
 		}
-		for _, a := range serverAddrs() {
-			fmt.Fprintf(&f, "  endpoint { address = \"%s:%d\" }\n", a, l.server)
+		for i, a := range serverAddrs() {
+			fmt.Fprintf(&f, "  endpoint {\n    address = \"%s:%d\"\n    weight = %d\n  }\n", a, l.server, i%heaviest+1)
 		}
 		f.WriteString("}\n")
 	}

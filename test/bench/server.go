@@ -17,6 +17,7 @@ const bulkFile = 1 << 20
 
 type serverConn struct {
 	bulk bool
+	met  bool  // something has come
 	got  int   // bytes of an unfinished request
 	send int64 // bytes still to be sent
 	head [8]byte
@@ -160,6 +161,10 @@ func (s *server) request(fd int, c *serverConn) bool {
 	if n <= 0 || err != nil {
 		return false
 	}
+	if !c.met {
+		c.met = true
+		n -= greeting(s.in[:n])
+	}
 	c.got += n
 	answer := c.got / requestSize * responseSize
 	c.got %= requestSize
@@ -180,6 +185,16 @@ func (s *server) datagrams(fd int) {
 		}
 		_ = unix.Sendto(fd, s.out[:responseSize], unix.MSG_DONTWAIT, from)
 	}
+}
+
+// greeting is the length of a PROXY protocol header of version 2 in front of a
+// connection's first bytes. A proxy sends it in one piece.
+func greeting(p []byte) int {
+	const signature = "\r\n\r\n\x00\r\nQUIT\n"
+	if len(p) < 16 || string(p[:len(signature)]) != signature {
+		return 0
+	}
+	return 16 + int(binary.BigEndian.Uint16(p[14:]))
 }
 
 func (s *server) bulk(fd int, c *serverConn, events uint32) bool {
