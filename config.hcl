@@ -86,8 +86,15 @@ dataplane "userspace" {
   connect_timeout = "2s" # for each try
   #capture         = "auto"
   #idle_timeout    = "0s"  # close connections that are silent so long; 0s is never
+  #max_lifetime    = "0s"  # reset connections that are so old; 0s is never
   #keepalive       = "30s" # ask a silent peer whether it is still there
   #max_connections = 0     # of all services at once; 0 is what the system allows
+  #eject_after     = 0     # failures in a row after which an endpoint has a rest; 0 is never
+  #eject_for       = "10s" # its first rest, twice as long each time
+
+  # Load balancers in front of this node, whose word about the client is taken:
+  # their connections begin with a PROXY protocol header.
+  #accept_proxy_protocol = ["10.1.0.0/16"]
 }
 
 # What every service has, unless it says otherwise.
@@ -105,7 +112,7 @@ defaults {
 # connections. They must answer a request for /health.
 service "web" {
   port    = 8080
-  balance = "round_robin"
+  balance = "round_robin" # or least_connections, random, source_hash, maglev
 
   endpoint {
     address = "127.0.0.1:18081"
@@ -184,6 +191,14 @@ service "web-api" {
 #  external  = ["198.51.100.7"]  # also on addresses that others route to this node
 #  dataplane = "userspace"
 #  affinity  = "10m"             # a client stays with its endpoint
+#
+#  options = {
+#    proxy_protocol             = "v2"  # tell endpoints the client's address
+#    max_connections            = 500
+#    max_connections_per_client = 20
+#    max_lifetime               = "24h"
+#    eject_after                = 3
+#  }
 #
 #  endpoint {
 #    address = "db1.example:5432" # a host name is resolved again at its TTL

@@ -23,12 +23,20 @@
 // A conn is a small struct without pointers, kept in chunks, so that the
 // garbage collector has nothing to look at and an idle connection costs about a
 // hundred bytes. Its two sockets are registered once, edge-triggered, for
-// everything. It moves through three states:
+// everything. It moves through these states:
 //
-//	connecting ──> open ──> (freed)
-//	     │          │
-//	     │          └─────> lingering ──> (freed)
-//	     └── another endpoint, or the client is reset
+//	(greeting) ──> connecting ──> open ──> (freed)
+//	     │              │          │
+//	     │              │          └─────> lingering ──> (freed)
+//	     │              └── another endpoint, or the client is reset
+//	     └── the client is reset
+//
+// Greeting is for sources that are trusted to tell whom they speak for: the
+// PROXY protocol header is awaited, looked at without taking it until it is
+// whole, and then the client it tells is the one that everything goes by. What
+// has to be known of a connection beyond its conn (who the client is, for
+// methods and headers that need it; which endpoints have failed it) is its
+// origin, kept apart and let go of as soon as nobody needs it.
 //
 // In connecting the client has been accepted and a non-blocking connect to an
 // endpoint is under way. When it is refused or takes longer than the service's
