@@ -89,6 +89,8 @@ dataplane "userspace" {
   #max_lifetime    = "0s"  # reset connections that are so old; 0s is never
   #keepalive       = "30s" # ask a silent peer whether it is still there
   #max_connections = 0     # of all services at once; 0 is what the system allows
+  #udp_idle_timeout = "60s" # end UDP sessions that are silent so long
+  #max_udp_sessions = 65536 # of all services at once
   #eject_after     = 0     # failures in a row after which an endpoint has a rest; 0 is never
   #eject_for       = "10s" # its first rest, twice as long each time
 

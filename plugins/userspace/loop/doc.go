@@ -1,5 +1,6 @@
 // Package loop is the data path of the userspace dataplane: event loops that
-// carry TCP connections from the listeners of services to their endpoints.
+// carry TCP connections and UDP datagrams between the clients of services and
+// their endpoints.
 //
 // What goes in: services (Service: where to listen, endpoints, how to choose
 // between them, limits), as a set at start and as differences later, through
@@ -54,6 +55,34 @@
 // until the kernel has delivered what was queued, because a reset would throw
 // it away.
 //
+// # Datagrams
+//
+// Each loop has a relay (udp.go). The kernel hashes a client's address and port
+// over the loops' sockets of a UDP listener, so a client's datagrams come to
+// one loop as long as the number of sockets doesn't change: they are opened and
+// closed together. A session is found by client and listener and has a socket
+// of its own, connected to its endpoint, which so tells of refusals. Like a
+// conn it has no pointers; its timer stands on the same wheel.
+//
+//	fresh ──answer──> answered ──> (freed when silent)
+//	  │ ^                │
+//	  │ └──── refused ───┤
+//	  └──> leaving <─────┘   its endpoint drains or is gone
+//	          └──> (freed after a moment)
+//
+// A leaving session isn't found any more: its client's next datagram begins a
+// new one, while late answers still come through. A refused one keeps its key
+// and what it has tried, and is connected to another endpoint with the next
+// datagram.
+//
+// What clients send is passed on session by session; what endpoints send is
+// gathered over all sessions that had an event, and goes out in few calls.
+// Sends never wait: what doesn't fit is dropped and counted.
+//
+// The listener of an empty service has no sockets, so that the kernel refuses
+// in its place. A UDP listener never changes its owner: when an address passes
+// from one service to another, a new one takes over the sockets.
+//
 // # Rules that keep this right
 //
 //   - A slot freed while a batch of events is handled is used again only after
@@ -64,6 +93,8 @@
 //   - The end of a stream is believed from recv alone: splice also answers 0 in
 //     front of an urgent mark when the end has arrived behind it. The urgent
 //     byte itself is not carried; the bytes around it are.
+//   - What waits to be sent over a session's socket is sent before anything
+//     may end a session: its descriptor may be another's a moment later.
 //   - A pipe with bytes in it never goes back into the pool.
 //   - One direction moves at most so many blocks in a row, then the connection
 //     queues behind all others.
