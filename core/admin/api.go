@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -88,10 +89,21 @@ type DataplaneStatus struct {
 	// WaitingSince is when the oldest change was made that it has not yet
 	// acknowledged; absent when there is none.
 	WaitingSince *time.Time `json:"waiting_since,omitempty"`
+	// SilentSince is since when a plugin that runs has not answered; absent
+	// when it answers.
+	SilentSince *time.Time `json:"silent_since,omitempty"`
 	// Holding is what keeps the core from sending, such as an unread source.
 	Holding string `json:"holding,omitempty"`
 	// Error is why the plugin doesn't run, or the last Apply failed as a whole.
 	Error string `json:"error,omitempty"`
+}
+
+// Silence says for how long the plugin has not answered; empty when it does.
+func (d *DataplaneStatus) Silence(now time.Time) string {
+	if d.SilentSince == nil {
+		return ""
+	}
+	return fmt.Sprintf("its plugin has not answered for %s", now.Sub(*d.SilentSince).Round(time.Second))
 }
 
 // ServiceList is the body of GET /v1/services.

@@ -16,7 +16,7 @@ type Health struct {
 }
 
 // Judge tells whether an agent is healthy: every source is read or held
-// knowingly, every dataplane is connected, and nothing waits for
+// knowingly, every dataplane is connected and answers, and nothing waits for
 // acknowledgement longer than twice the sync interval.
 func Judge(sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval time.Duration, now time.Time) Health {
 	reasons := []string{}
@@ -34,6 +34,8 @@ func Judge(sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval ti
 		switch {
 		case !d.Connected:
 			reasons = append(reasons, because(fmt.Sprintf("dataplane %s is not connected", d.Name), d.Error))
+		case d.SilentSince != nil:
+			reasons = append(reasons, fmt.Sprintf("dataplane %s: %s", d.Name, d.Silence(now)))
 		case d.WaitingSince != nil && now.Sub(*d.WaitingSince) > limit:
 			cause := d.Holding
 			if cause == "" {

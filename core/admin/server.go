@@ -53,6 +53,19 @@ const (
 	answerTimeout = 60 * time.Second
 	// maxRequests at once on one listener; further ones are told to come back.
 	maxRequests = 256
+	// maxIdle connections on one TCP listener ask for nothing; beyond that the
+	// one that has been idle longest is closed.
+	maxIdle = 256
+)
+
+// patience of a server with clients that are slow or ask for nothing.
+type patience struct{ header, idle time.Duration }
+
+var (
+	// socketPatience is for the unix socket, whose clients are ours.
+	socketPatience = patience{header: 10 * time.Second, idle: 2 * time.Minute}
+	// tcpPatience is for TCP, where anybody may connect.
+	tcpPatience = patience{header: 3 * time.Second, idle: 30 * time.Second}
 )
 
 // Server answers on any number of listeners.
@@ -77,21 +90,25 @@ func NewServer(backend Backend, registry *prometheus.Registry, logger hclog.Logg
 }
 
 // Serve answers the whole API on a listener, in the background until Close.
-func (s *Server) Serve(listener net.Listener) { s.serve(listener, s.Handler()) }
+func (s *Server) Serve(listener net.Listener) { s.serve(listener, s.Handler(), socketPatience, nil) }
 
 // ServeHealth answers /metrics and /healthz alone, for TCP: anybody may connect
-// there, so the number of connections is bounded too.
+// there, so the number of connections is bounded too, in a way that those who
+// connect and say nothing don't keep out who asks. Only half-sent requests and
+// slow readers count against the limit of the listener.
 func (s *Server) ServeHealth(listener net.Listener) {
-	s.serve(netutil.LimitListener(listener, maxRequests), s.HealthHandler())
+	idle := newIdleConnections(maxIdle)
+	s.serve(netutil.LimitListener(listener, 2*maxRequests+maxIdle), s.HealthHandler(), tcpPatience, idle.follow)
 }
 
-func (s *Server) serve(listener net.Listener, handler http.Handler) {
+func (s *Server) serve(listener net.Listener, handler http.Handler, patience patience, connState func(net.Conn, http.ConnState)) {
 	server := &http.Server{
 		Handler:           limited(handler),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: patience.header,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      answerTimeout,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       patience.idle,
+		ConnState:         connState,
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return s.base },
 		ErrorLog:          log.New(s.log.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), "", 0),
@@ -163,7 +180,7 @@ func (s *Server) HealthHandler() http.Handler {
 func (s *Server) health(mux *http.ServeMux) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
-		ErrorLog:      log.New(s.log.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Warn}), "", 0),
+		ErrorLog:      newMetricsLog(s.log),
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		health := s.backend.Health()

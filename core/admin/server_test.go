@@ -248,6 +248,8 @@ func TestJudge(t *testing.T) {
 		{"a source unread", []SourceStatus{{Name: "consul", Error: "refused"}}, nil, []string{"source consul has not been read: refused"}},
 		{"a source stale but read", []SourceStatus{{Name: "consul", Read: true, StaleSince: since(time.Hour), Error: "refused"}}, nil, []string{}},
 		{"no plugin", read, []DataplaneStatus{{Name: "ipvs", Error: "no file"}}, []string{"dataplane ipvs is not connected: no file"}},
+		{"silent", read, []DataplaneStatus{{Name: "ipvs", Connected: true, SilentSince: since(7 * time.Second), WaitingSince: since(61 * time.Second)}},
+			[]string{"dataplane ipvs: its plugin has not answered for 7s"}},
 		{"waiting for as long as allowed", read, []DataplaneStatus{{Name: "ipvs", Connected: true, WaitingSince: since(60 * time.Second)}}, []string{}},
 		{"waiting for too long", read, []DataplaneStatus{{Name: "ipvs", Connected: true, WaitingSince: since(61 * time.Second), Error: "timeout"}},
 			[]string{"dataplane ipvs has not acknowledged a change for 1m1s, the limit is 1m0s: timeout"}},
