@@ -49,8 +49,6 @@ type Options struct {
 	Output io.Writer
 	// Reload makes the agent load its configuration anew; nil for never.
 	Reload <-chan os.Signal
-	// OnWarnings is told the warnings of the configuration at start.
-	OnWarnings func(*config.Diagnostics)
 }
 
 // Names of files in the data folder.
@@ -109,8 +107,12 @@ type Agent struct {
 	discovery  *discovery // nil without a source "consul"
 	lastReload *admin.Reload
 	loadedAt   time.Time
-	reloads    struct{ ok, failed uint64 }
-	problems   []string
+	// latest is the configuration that was loaded last, valid or not, and
+	// latestBegan when its files began to be read.
+	latest      *config.Config
+	latestBegan time.Time
+	reloads     struct{ ok, failed uint64 }
+	problems    []string
 }
 
 // Run starts an agent and returns when ctx has ended and everything is
@@ -123,7 +125,6 @@ func Run(ctx context.Context, options Options) error {
 	}
 	began := time.Now()
 	cfg, diagnostics := config.Load(options.ConfigPaths, options.loadOptions())
-	known := knownFiles(cfg.Files, began)
 	if diagnostics.HasErrors() {
 		return &InvalidConfigError{diagnostics}
 	}
@@ -138,7 +139,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	defer a.close()
-	return a.run(ctx, cfg, known, diagnostics)
+	return a.run(ctx, cfg, began, diagnostics)
 }
 
 func (o Options) loadOptions() config.Options {
@@ -230,7 +231,7 @@ func logLevel(options Options, agent config.Agent) string {
 
 // run is the agent's life. The order of the end is that of the start turned
 // round: the API last, so that it can be asked why the end takes its time.
-func (a *Agent) run(ctx context.Context, cfg *config.Config, known string, diagnostics *config.Diagnostics) error {
+func (a *Agent) run(ctx context.Context, cfg *config.Config, began time.Time, diagnostics *config.Diagnostics) error {
 	socket, err := admin.ListenSocket(cfg.Agent.Socket, cfg.Agent.User, cfg.Agent.Group)
 	if err != nil {
 		return err
@@ -254,10 +255,9 @@ func (a *Agent) run(ctx context.Context, cfg *config.Config, known string, diagn
 		a.log.Info("stopped")
 	}()
 
-	if err := a.start(ctx, cfg, diagnostics); err != nil {
+	if err := a.start(ctx, cfg, began, diagnostics); err != nil {
 		return err
 	}
-	a.watchFiles(cfg, known)
 	if err := a.listenHTTP(cfg.Agent.HTTP); err != nil {
 		return err
 	}

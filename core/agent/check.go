@@ -18,35 +18,31 @@ import (
 type candidate struct {
 	loaded, bound *config.Config
 	schemas       map[string]config.PluginSchema
-	// known is the fingerprint of the files, as of knownFiles.
-	known string
+	// began is when the files began to be read.
+	began time.Time
 }
 
 // load reads the files and checks them against the plugins. The candidate's
 // loaded is set in any case, the rest when there are no errors.
 func (a *Agent) load(ctx context.Context) (candidate, *config.Diagnostics) {
-	next, diagnostics, unchecked := check(a.options.ConfigPaths, a.options.loadOptions(), func(loaded *config.Config, block *config.Dataplane) (answer, error) {
+	return check(a.options.ConfigPaths, a.options.loadOptions(), false, func(loaded *config.Config, block *config.Dataplane) (answer, error) {
 		return a.ask(ctx, loaded, block)
 	})
-	for name, err := range unchecked {
-		a.log.Warn("the block can't be checked by its plugin", "dataplane", name, "error", err)
-	}
-	return next, diagnostics
 }
 
-// check reads files and checks them against the plugins, whom ask asks. Blocks
-// whose plugin could not be asked are given with the reason.
-func check(paths []string, options config.Options, ask func(*config.Config, *config.Dataplane) (answer, error)) (candidate, *config.Diagnostics, map[string]error) {
-	began := time.Now()
+// check reads files and checks them against the plugins, whom ask asks. That a
+// plugin could not be asked is a warning, or where strict an error.
+func check(paths []string, options config.Options, strict bool, ask func(*config.Config, *config.Dataplane) (answer, error)) (candidate, *config.Diagnostics) {
+	next := candidate{began: time.Now(), schemas: map[string]config.PluginSchema{}}
 	loaded, diagnostics := config.Load(paths, options)
-	next := candidate{loaded: loaded, schemas: map[string]config.PluginSchema{}, known: knownFiles(loaded.Files, began)}
-	unchecked := map[string]error{}
+	next.loaded = loaded
+	unasked := config.Unasked{Why: map[string]error{}, Strict: strict}
 	var refusals []refusal
 	for i := range loaded.Dataplanes {
 		block := &loaded.Dataplanes[i]
 		answer, err := ask(loaded, block)
 		if err != nil {
-			unchecked[block.Name] = err
+			unasked.Why[block.Name] = err
 		}
 		if answer.schema != nil {
 			next.schemas[block.Name] = *answer.schema
@@ -54,26 +50,27 @@ func check(paths []string, options config.Options, ask func(*config.Config, *con
 		}
 	}
 	var found *config.Diagnostics
-	next.bound, found = config.Bind(loaded, next.schemas)
+	next.bound, found = config.Bind(loaded, next.schemas, unasked)
 	diagnostics.Append(found)
 	for _, r := range refusals {
 		diagnostics.Append(config.Refused(next.bound, r.name, next.schemas[r.name], r.found))
 	}
-	return next, diagnostics, unchecked
+	return next, diagnostics
 }
 
 // Check reads and checks configuration files for `patchbay validate`, without
-// an agent: each plugin that is at hand is started, asked and ended. unchecked
-// are the dataplanes whose plugin could not be asked, with the reason.
-func Check(ctx context.Context, options Options) (diagnostics *config.Diagnostics, unchecked map[string]error) {
-	_, diagnostics, unchecked = check(options.ConfigPaths, options.loadOptions(), func(loaded *config.Config, block *config.Dataplane) (answer, error) {
+// an agent: each plugin that is at hand is started, asked and ended. One that
+// could not be asked is reported with the reason: a warning, or where strict an
+// error.
+func Check(ctx context.Context, options Options, strict bool) *config.Diagnostics {
+	_, diagnostics := check(options.ConfigPaths, options.loadOptions(), strict, func(loaded *config.Config, block *config.Dataplane) (answer, error) {
 		binary, err := chooseBinary(loaded.PluginDir, block)
 		if err != nil {
 			return answer{}, err
 		}
 		return probe(ctx, binary, loaded, block, hclog.NewNullLogger())
 	})
-	return diagnostics, unchecked
+	return diagnostics
 }
 
 // refusal is what a plugin has against its block.
@@ -127,7 +124,7 @@ func chooseBinary(dir string, block *config.Dataplane) (pluginhost.Binary, error
 	var constraint version.Constraints
 	if block.Version != "" {
 		if constraint, err = version.NewConstraint(block.Version); err != nil {
-			return pluginhost.Binary{}, err
+			return pluginhost.Binary{}, fmt.Errorf("the version %q is no constraint such as \"~> 1.0\"", block.Version)
 		}
 	}
 	for _, b := range binaries {
@@ -160,7 +157,7 @@ func askClient(ctx context.Context, client *dataplane.Client, description *datap
 	schema := schemaOf(description)
 	got := answer{schema: &schema}
 	// What Bind finds is found again, for all blocks at once.
-	bound, _ := config.Bind(loaded, map[string]config.PluginSchema{block.Name: schema})
+	bound, _ := config.Bind(loaded, map[string]config.PluginSchema{block.Name: schema}, config.Unasked{})
 	data := bound.Dataplane(block.Name).PluginJSON
 	if data == nil {
 		return got, nil

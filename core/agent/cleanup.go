@@ -143,7 +143,7 @@ func cleanDataplane(ctx context.Context, cfg *config.Config, name string, logger
 
 func shutdownWithCleanup(ctx context.Context, cfg *config.Config, block *config.Dataplane, process *pluginhost.Process) error {
 	client := process.Client()
-	bound, _ := config.Bind(cfg, map[string]config.PluginSchema{block.Name: schemaOf(process.Description())})
+	bound, _ := config.Bind(cfg, map[string]config.PluginSchema{block.Name: schemaOf(process.Description())}, config.Unasked{})
 	h := dataplane.HostConfig{StateDir: stateDir(cfg.DataDir, block.Name)}
 	if used := bound.Dataplane(block.Name); used != nil {
 		h.ConfigJSON = used.PluginJSON

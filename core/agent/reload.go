@@ -28,22 +28,33 @@ func (a *Agent) reload(ctx context.Context, trigger string) admin.Reload {
 	result := admin.Reload{Time: time.Now().UTC(), Trigger: trigger, Findings: admin.FindingsOf(diagnostics)}
 	if diagnostics.HasErrors() {
 		a.log.Error("the configuration has mistakes: that of before stays in force", "trigger", trigger, "error", diagnostics)
-		a.watchFiles(next.loaded, next.known)
+		a.watchFiles(next.bound, next.began)
 	} else {
 		result.OK = true
 		result.Notes = lateSettings(a.inForce(), next.bound)
 		result.Changed = a.bringIntoForce(ctx, next)
-		a.watchFiles(next.bound, next.known)
+		a.watchFiles(next.bound, next.began)
 	}
 	result.Revision = a.catalog.Snapshot().Revision
 	a.recordReload(result)
 	if result.OK {
+		a.logWarnings(diagnostics)
 		a.log.Info("configuration loaded", "trigger", trigger, "changed", result.Changed, "revision", result.Revision)
 		for _, note := range result.Notes {
 			a.log.Warn(note)
 		}
 	}
 	return result
+}
+
+// logWarnings logs what is doubtful in a configuration that is valid.
+func (a *Agent) logWarnings(diagnostics *config.Diagnostics) {
+	for _, d := range diagnostics.All() {
+		a.log.Warn("in the configuration", "warning", d.String())
+	}
+	if n := diagnostics.Omitted(); n > 0 {
+		a.log.Warn("in the configuration", "more_warnings", n)
+	}
 }
 
 func (a *Agent) recordReload(r admin.Reload) {
@@ -64,23 +75,34 @@ func (a *Agent) recordReload(r admin.Reload) {
 	a.notice.bump()
 }
 
-// watchFiles follows the files of a configuration, if that in force says so.
-// What is known of them is what was read when loading began at that time.
-func (a *Agent) watchFiles(latest *config.Config, known string) {
-	inForce := a.inForce()
+// watchFiles follows the files of the configuration that was loaded last, by a
+// reader who began at that time, if the one in force says so.
+func (a *Agent) watchFiles(latest *config.Config, began time.Time) {
+	a.mu.Lock()
+	a.latest, a.latestBegan = latest, began
+	a.mu.Unlock()
+	a.followFiles()
+}
+
+// followFiles watches the files of the configuration in force, which grow when
+// a plugin that comes late takes an argument from file(), and those of the one
+// loaded last: of an invalid one a file may be missing that was there before.
+// What is known is always of the very files that are watched.
+func (a *Agent) followFiles() {
+	a.mu.Lock()
+	inForce, latest, began := a.config, a.latest, a.latestBegan
+	a.mu.Unlock()
+	if latest == nil {
+		return // the start is not over
+	}
 	if !inForce.WatchFiles {
 		a.files.watch(nil, "")
 		return
 	}
-	if slices.Equal(inForce.Files, latest.Files) {
-		a.files.watch(latest.Files, known)
-		return
-	}
-	// Of an invalid configuration a file may be missing that was there before.
 	files := slices.Concat(inForce.Files, latest.Files)
 	slices.Sort(files)
 	files = slices.Compact(files)
-	a.files.watch(files, fingerprint(files))
+	a.files.watch(files, knownFiles(files, began))
 }
 
 // bringIntoForce brings a candidate into force, and tells whether it changed

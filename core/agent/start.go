@@ -22,7 +22,7 @@ const startTimeout = 10 * time.Second
 
 // start starts the plugins, checks the configuration against what they say of
 // themselves, and brings it into force.
-func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *config.Diagnostics) error {
+func (a *Agent) start(ctx context.Context, loaded *config.Config, began time.Time, diagnostics *config.Diagnostics) error {
 	if err := a.changing.acquire(ctx); err != nil {
 		return err
 	}
@@ -33,12 +33,16 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *c
 	a.awaitDescriptions(ctx)
 
 	schemas := map[string]config.PluginSchema{}
+	unasked := config.Unasked{Why: map[string]error{}}
 	for _, c := range a.allCarriers() {
 		if description := c.described(); description != nil {
 			schemas[c.name] = schemaOf(description)
+		} else {
+			v := c.view()
+			unasked.Why[c.name] = errors.New(v.notRunning())
 		}
 	}
-	bound, found := config.Bind(loaded, schemas)
+	bound, found := config.Bind(loaded, schemas, unasked)
 	diagnostics.Append(found)
 	for _, c := range a.allCarriers() {
 		refused, err := c.validate(ctx, bound, schemas)
@@ -50,9 +54,7 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *c
 	if diagnostics.HasErrors() {
 		return &InvalidConfigError{diagnostics}
 	}
-	if diagnostics.Len() > 0 && a.options.OnWarnings != nil {
-		a.options.OnWarnings(diagnostics)
-	}
+	a.logWarnings(diagnostics)
 
 	static := a.static.Preview(bound.Services)
 	a.adopt(loaded, bound, schemas, static)
@@ -68,6 +70,7 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, diagnostics *c
 		a.runPart("static", func(ctx context.Context) error { return a.static.Run(ctx, a.catalog) })
 	})
 	a.discover(bound)
+	a.watchFiles(bound, began)
 	a.wg.Go(func() { a.files.run(a.running) })
 	close(a.inForceOnce)
 	return nil
@@ -196,11 +199,12 @@ func (a *Agent) bindTo(c *carrier) error {
 		changed[name] = s
 	}
 	changed[c.name] = wanted
-	bound, found := config.Bind(loaded, changed)
+	bound, found := config.Bind(loaded, changed, config.Unasked{})
 	if found.HasErrors() {
 		return fmt.Errorf("the block does not fit the plugin: %w", found)
 	}
 	a.adopt(loaded, bound, changed, nil)
+	a.followFiles()
 	return nil
 }
 

@@ -22,13 +22,22 @@ type PluginSchema struct {
 	Balance []string
 }
 
+// Unasked are the dataplanes whose plugin could not be asked, or not everything.
+type Unasked struct {
+	// Why by the dataplane's name.
+	Why map[string]error
+	// Strict makes errors of them, not warnings.
+	Strict bool
+}
+
 // Bind decodes what belongs to the plugins: the rest of each dataplane block
 // and each service's options. The schemas are by the dataplane's name; a
-// dataplane that has none stays unbound (PluginJSON nil), with a warning.
+// dataplane that has none stays unbound (PluginJSON nil), and is reported with
+// the reason that unasked gives.
 //
 // The Config it gives is a new one, never nil; cfg, which Load gave, stays as
 // it was and may be bound again, to the schema of a plugin's next version.
-func Bind(cfg *Config, schemas map[string]PluginSchema) (*Config, *Diagnostics) {
+func Bind(cfg *Config, schemas map[string]PluginSchema, unasked Unasked) (*Config, *Diagnostics) {
 	bound := *cfg
 	bound.Dataplanes = slices.Clone(cfg.Dataplanes)
 	bound.Services = slices.Clone(cfg.Services)
@@ -36,6 +45,7 @@ func Bind(cfg *Config, schemas map[string]PluginSchema) (*Config, *Diagnostics) 
 		report:  newReport(cfg.sources),
 		cfg:     &bound,
 		schemas: schemas,
+		unasked: unasked,
 		options: map[optionsKey]json.RawMessage{},
 	}
 	for i := range bound.Dataplanes {
@@ -56,6 +66,7 @@ type binder struct {
 	*report
 	cfg     *Config
 	schemas map[string]PluginSchema
+	unasked Unasked
 	// options that have been decoded: those of the defaults block serve many
 	// services.
 	options map[optionsKey]json.RawMessage
@@ -74,8 +85,11 @@ func (b *binder) dataplane(d *Dataplane) {
 	ps, ok := b.schemas[d.Name]
 	if !ok {
 		hideUnbound(b.report, d.Body)
-		b.warnf(&d.Range, "Not checked", "The plugin of dataplane %q is not at hand, so its own arguments can't be checked.", d.Name)
+		b.notAsked(d, "could not be asked, so its own arguments and its services' options are not checked")
 		return
+	}
+	if b.unasked.Why[d.Name] != nil {
+		b.notAsked(d, "did not check its block")
 	}
 	s := ps.Config
 	if s == nil {
@@ -92,6 +106,20 @@ func (b *binder) dataplane(d *Dataplane) {
 	}
 	t := newTree(b.report.reader(d.Range.Filename), s, d.Range)
 	d.PluginJSON = t.wire(t.body(d.Body, s, coreArguments, nil))
+}
+
+// notAsked reports what the plugin of a block did not do, and why.
+func (b *binder) notAsked(d *Dataplane, what string) {
+	detail := fmt.Sprintf("The plugin of dataplane %q %s.", d.Name, what)
+	if why := b.unasked.Why[d.Name]; why != nil {
+		text := strings.TrimSuffix(strings.Join(strings.Fields(why.Error()), " "), ".")
+		detail = fmt.Sprintf("The plugin of dataplane %q %s: %s.", d.Name, what, printable(text))
+	}
+	severity := hcl.DiagWarning
+	if b.unasked.Strict {
+		severity = hcl.DiagError
+	}
+	b.add(severity, &d.Range, "Not checked", detail)
 }
 
 // hideUnbound masks all that may belong to a plugin whose schema isn't known.

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ service "web" {
 	if diags.Len() > 0 {
 		t.Fatal(diags.All())
 	}
-	_, diags = Bind(cfg, testSchemas(t))
+	_, diags = Bind(cfg, testSchemas(t), Unasked{})
 	if !strings.Contains(diags.Error(), "speed") {
 		t.Errorf("the first schema has no speed, but: %v", diags.All())
 	}
@@ -44,7 +45,7 @@ service "web" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound, diags := Bind(cfg, map[string]PluginSchema{"userspace": {Config: s, Options: s}})
+	bound, diags := Bind(cfg, map[string]PluginSchema{"userspace": {Config: s, Options: s}}, Unasked{})
 	if diags.Len() > 0 {
 		t.Fatal(diags.All())
 	}
@@ -76,7 +77,7 @@ func TestBindAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			bound, diags := Bind(cfg, schemas)
+			bound, diags := Bind(cfg, schemas, Unasked{})
 			if !diags.HasErrors() || !slices.Contains(bound.Files, filepath.Join(dir, "token")) {
 				t.Errorf("diagnostics %v, files %v", diags.All(), bound.Files)
 			}
@@ -112,7 +113,7 @@ func TestWrongSchema(t *testing.T) {
 		"null":      {Arguments: []*schema.Argument{nil}},
 		"no object": {Arguments: []*schema.Argument{{Name: "a", Type: schema.TypeObject}}},
 	} {
-		bound, diags := Bind(cfg, map[string]PluginSchema{"userspace": {Config: s}})
+		bound, diags := Bind(cfg, map[string]PluginSchema{"userspace": {Config: s}}, Unasked{})
 		if !diags.HasErrors() || bound.Dataplanes[0].PluginJSON != nil {
 			t.Errorf("%s: %v", name, diags.All())
 		}
@@ -180,7 +181,7 @@ func TestDiagnosticsOutput(t *testing.T) {
 		t.Errorf("Error() is %q, want %q", got, want)
 	}
 	again, _ := Load([]string{path}, testOptions())
-	_, more := Bind(again, testSchemas(t))
+	_, more := Bind(again, testSchemas(t), Unasked{})
 	before := diags.Len()
 	if diags.Append(more); diags.Len() != before {
 		t.Errorf("said twice: %v", diags.All())
@@ -218,6 +219,34 @@ func BenchmarkBind(b *testing.B) {
 	schemas := testSchemas(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		Bind(cfg, schemas)
+		Bind(cfg, schemas, Unasked{})
+	}
+}
+
+// TestBindUnasked: why a plugin was not asked stands with its block, as a
+// warning or, where that is asked for, an error.
+func TestBindUnasked(t *testing.T) {
+	cfg, diags := Load([]string{write(t, "a.hcl", "dataplane \"userspace\" {}\n")}, testOptions())
+	if diags.Len() > 0 {
+		t.Fatal(diags.All())
+	}
+	why := map[string]error{"userspace": errors.New("it\ncrashed.")}
+	for _, c := range []struct {
+		name     string
+		schemas  map[string]PluginSchema
+		unasked  Unasked
+		severity string
+		detail   string
+	}{
+		{"no reason", nil, Unasked{}, "warning", `could not be asked, so its own arguments and its services' options are not checked.`},
+		{"a reason", nil, Unasked{Why: why}, "warning", `are not checked: it crashed.`},
+		{"strict", nil, Unasked{Why: why, Strict: true}, "error", `are not checked: it crashed.`},
+		{"its schema is known", testSchemas(t), Unasked{Why: why, Strict: true}, "error", `The plugin of dataplane "userspace" did not check its block: it crashed.`},
+	} {
+		_, diags := Bind(cfg, c.schemas, c.unasked)
+		got := diags.All()
+		if len(got) != 1 || got[0].Severity != c.severity || got[0].Line != 1 || !strings.HasSuffix(got[0].Detail, c.detail) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
 	}
 }

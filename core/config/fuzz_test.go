@@ -37,7 +37,7 @@ func fuzzLoad(t *testing.T, path string, data []byte) {
 	}
 	schemas := testSchemas(t)
 	cfg, diags := Load([]string{path}, testOptions())
-	bound, more := Bind(cfg, schemas)
+	bound, more := Bind(cfg, schemas, Unasked{})
 	diags.Append(more)
 	var out bytes.Buffer
 	if err := diags.WriteText(&out, true); err != nil {

@@ -112,7 +112,7 @@ func testSchemas(t testing.TB) map[string]PluginSchema {
 func validate(t testing.TB, path string) (*Config, *Diagnostics) {
 	t.Helper()
 	cfg, diags := Load([]string{path}, testOptions())
-	bound, more := Bind(cfg, testSchemas(t))
+	bound, more := Bind(cfg, testSchemas(t), Unasked{})
 	diags.Append(more)
 	return bound, diags
 }

@@ -47,13 +47,31 @@ func (p *Process) negotiate(ctx context.Context, options launchOptions) (net.Add
 	return addr, nil
 }
 
-// shorten puts go-plugin's advice of many lines into one.
+// shorten says in our words, on one line, what go-plugin has against the first
+// line: its own texts are many lines of advice for authors of another program.
 func shorten(err error, p *Process) error {
 	if p.child == nil { // our own error, which go-plugin has handed on
 		return err
 	}
-	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if rest, ok := strings.CutPrefix(text, "Unrecognized remote plugin message: "); ok {
+		line, _, _ := strings.Cut(rest, "Failed to read any lines")
+		if line == "" {
+			return errEarlyEnd
+		}
+		return fmt.Errorf("its first line is not that of a plugin: %s", strings.TrimSpace(line))
+	}
+	if rest, ok := strings.CutPrefix(text, "incompatible API version with plugin. Plugin version: "); ok {
+		spoken, known, _ := strings.Cut(rest, ", Client versions: ")
+		return fmt.Errorf("it speaks version %s of the contract, and this core %s", spoken, strings.Trim(known, "[]"))
+	}
+	if strings.HasPrefix(text, "plugin exited before") {
+		return errEarlyEnd
+	}
+	return errors.New(text)
 }
+
+var errEarlyEnd = errors.New("it ended before its first line")
 
 // processRunner is a process as go-plugin wants to see it.
 type processRunner struct {

@@ -143,12 +143,12 @@ func descriptors(t *testing.T) []string {
 func TestPluginThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, want string }{
-		{"crash", `it exited with status 3: the plugin did not tell where it listens`},
+		{"crash", `it exited with status 3: the plugin did not tell where it listens: it ended before its first line`},
 		{"crash", `no such table: I give up`},
 		{"panic", `panic: out of ideas`},
-		{"garbage", `plugin garbage: the plugin did not tell where it listens: Unrecognized remote plugin message: hello, I am a plugin`},
-		{"endless", `Unrecognized remote plugin message: no end of line`},
-		{"protocol", `incompatible API version with plugin. Plugin version: 9`},
+		{"garbage", `plugin garbage: the plugin did not tell where it listens: its first line is not that of a plugin: hello, I am a plugin`},
+		{"endless", `its first line is not that of a plugin: no end of line`},
+		{"protocol", `it speaks version 9 of the contract, and this core 1`},
 		{"elsewhere", `it listens at unix /tmp/elsewhere.sock, not in the folder`},
 		{"othername", `the file's name says that it is the dataplane "othername", the plugin that it is "somebody-else"`},
 		{"otherversion", `the file's name says version 1.0.0, the plugin "9.9.9"`},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/patchbay-proxy/patchbay/core/admin"
 )
@@ -641,5 +642,47 @@ func TestWatchServices(t *testing.T) {
 	}
 	if !watch.wait(patience) || watch.code() != 0 {
 		t.Errorf("after Ctrl-C: exit %d\n%s", watch.code(), watch.log())
+	}
+}
+
+// TestOneChangeOneReload: a file that an argument of a plugin includes is
+// watched too, and a change of it is loaded once, not for ever.
+func TestOneChangeOneReload(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plugin late: %v", late), func(t *testing.T) {
+			t.Parallel()
+			var h *host
+			if late {
+				h = newHost(t)
+			} else {
+				h = newHost(t, "null")
+			}
+			included := filepath.Join(h.dir, "comment.txt")
+			h.put(included, "one")
+			h.config("patchbay.hcl", "watch_files = true\n"+nullConfig(
+				"service \"web\" {\n  vip = [\"198.18.7.1\"]\n  port = 80\n  endpoint { address = \"203.0.113.1:80\" }\n  options = { comment = file(\""+included+"\") }\n}\n"))
+			h.start()
+			if late {
+				h.awaitService("web", admin.StateWaiting, "missing")
+				h.install("null", "null", "1.0.0")
+			}
+			h.awaitService("web", admin.StateOK, "")
+			for n := 1; n <= 2; n++ {
+				h.put(included, fmt.Sprint("change ", n))
+				h.eventually("the change is in force", func() error {
+					d, err := h.client.Service(t.Context(), "web")
+					if err == nil && !strings.Contains(string(d.Policy.Options), fmt.Sprint("change ", n)) {
+						err = fmt.Errorf("%s", d.Policy.Options)
+					}
+					return err
+				})
+				// One that comes of nothing would come within a moment.
+				time.Sleep(1500 * time.Millisecond)
+				if got, _ := h.metric(`patchbay_config_reloads_total{result="loaded"}`); got != float64(n) {
+					t.Errorf("%v reloads after %d changes:\n%s", got, n, tail(h.agent.log(), 20))
+				}
+			}
+		})
 	}
 }

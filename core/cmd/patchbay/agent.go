@@ -67,7 +67,6 @@ configuration anew. What the plugins have put into the kernel stays when it ends
 			Version:     buildVersion(),
 			Output:      stderr,
 			Reload:      reload,
-			OnWarnings:  func(d *config.Diagnostics) { _ = d.WriteText(stderr, isTerminal(stderr)) },
 		})
 		return reportInvalid(stderr, err)
 	})

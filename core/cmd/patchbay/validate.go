@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -16,18 +15,18 @@ func newValidateCommand() *cobra.Command {
 		Short: "Check configuration files",
 		Long: `Check configuration files, each a file or a folder of *.hcl and *.json, without an
 agent. Every mistake is reported at once. What belongs to a dataplane's plugin is
-checked by the plugin, which is started for that; where it isn't at hand this is a
-warning, and with -strict an error.`,
+checked by the plugin, which is started for that; where it can't be asked this
+is a warning with the reason, and with -strict an error.`,
 	}
 	where, format := addPlaces(cmd), addFormat(cmd)
-	strict := cmd.Flags().Bool("strict", false, "fail where a plugin isn't at hand")
+	strict := cmd.Flags().Bool("strict", false, "fail where a plugin can't be asked")
 	cmd.RunE = action(func(cmd *cobra.Command, args []string) error {
-		diagnostics, unchecked := agent.Check(commandContext(cmd), agent.Options{
+		diagnostics := agent.Check(commandContext(cmd), agent.Options{
 			ConfigPaths: append(slices.Clone(where.config), args...),
 			DataDir:     where.dataDir,
 			PluginDir:   where.pluginDir,
-		})
-		failed := diagnostics.HasErrors() || *strict && len(unchecked) > 0
+		}, *strict)
+		failed := diagnostics.HasErrors()
 		if *format == formatJSON {
 			if err := diagnostics.WriteJSON(cmd.OutOrStdout()); err != nil {
 				return err
@@ -35,9 +34,6 @@ warning, and with -strict an error.`,
 		} else {
 			stderr := cmd.ErrOrStderr()
 			_ = diagnostics.WriteText(stderr, isTerminal(stderr))
-			for _, name := range slices.Sorted(maps.Keys(unchecked)) {
-				fmt.Fprintf(stderr, "Dataplane %s was not checked by its plugin: %v\n", name, unchecked[name])
-			}
 			if !failed {
 				fmt.Fprintln(cmd.OutOrStdout(), "The configuration is valid.")
 			}
