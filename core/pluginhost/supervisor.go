@@ -313,10 +313,19 @@ func (s *Supervisor) Reconfigure(settings Settings) bool {
 	return changed && version != "" && !s.fits(settings, version, sum)
 }
 
-// fits tells whether a file is the one to run with these settings.
+// fits tells whether a file is the one to run with these settings. It is, too,
+// when no other will do: what runs is not ended for nothing.
 func (s *Supervisor) fits(settings Settings, version, sum string) bool {
-	best, _, err := candidates(s.options.Dir, s.options.Name, settings.Constraint)
-	return err == nil && best[0].Version.Original() == version && sumFits(settings.SHA256, sum)
+	files, err := candidates(s.options.Dir, s.options.Name, settings)
+	if err != nil {
+		return true
+	}
+	best, err := files.first()
+	if err != nil {
+		return true
+	}
+	fits := best.Version.Original() == version && best.sum == sum
+	return best.Close() == nil && fits
 }
 
 // reasonToRestart tells why the process of an image is to be replaced; empty

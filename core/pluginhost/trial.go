@@ -1,13 +1,8 @@
 package pluginhost
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
-
-	version "github.com/hashicorp/go-version"
 )
 
 // rules say when a version has failed.
@@ -127,52 +122,6 @@ func (s *Supervisor) prove(i *image) {
 	}
 }
 
-// candidates are the files that a constraint allows, the highest version
-// first. There is at least one, or an error that says why there is none.
-func candidates(dir, name, constraint string) ([]Binary, []Refusal, error) {
-	binaries, refusals, err := Find(dir, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	var allowed version.Constraints
-	if constraint != "" {
-		if allowed, err = version.NewConstraint(constraint); err != nil {
-			return nil, refusals, fmt.Errorf("the version %q of the dataplane block: %w", constraint, err)
-		}
-	}
-	var fit []Binary
-	for _, b := range binaries {
-		if constraint == "" || allowed.Check(b.Version) {
-			fit = append(fit, b)
-		}
-	}
-	if len(fit) > 0 {
-		return fit, refusals, nil
-	}
-	return nil, refusals, missing(dir, name, constraint, binaries, refusals)
-}
-
-// missing says why there is no file to run.
-func missing(dir, name, constraint string, binaries []Binary, refusals []Refusal) error {
-	var parts []string
-	if len(binaries) > 0 {
-		parts = append(parts, fmt.Sprintf("the highest of %d versions is %s", len(binaries), binaries[0].Version.Original()))
-	}
-	for _, r := range refusals {
-		parts = append(parts, fmt.Sprintf("%s must not be run: %s", r.Path, r.Reason))
-	}
-	text := fmt.Sprintf("no file %s%s_v* in %s can be run", filePrefix, name, dir)
-	if constraint != "" {
-		text += fmt.Sprintf(" with a version %q", constraint)
-	}
-	if len(parts) == 0 {
-		return errors.New(text + ": there is none")
-	}
-	return errors.New(text + ": " + strings.Join(parts, "; "))
-}
-
-func sumFits(want, have string) bool { return want == "" || strings.EqualFold(want, have) }
-
 // choose opens the file to run: the highest version that fits, or the last that
 // worked in place of one that crashes.
 func (s *Supervisor) choose() (*image, error) {
@@ -180,16 +129,13 @@ func (s *Supervisor) choose() (*image, error) {
 	settings := s.settings
 	s.mu.Unlock()
 	s.chosenBy = settings
-	fit, refusals, err := candidates(s.options.Dir, s.options.Name, settings.Constraint)
-	s.report(func(status *Status) { status.Refusals, status.RolledBackFrom = refusals, "" })
+	files, err := candidates(s.options.Dir, s.options.Name, settings)
 	if err != nil {
 		return nil, err
 	}
-	best, err := open(fit[0], settings.SHA256)
+	best, err := files.first()
+	s.report(func(status *Status) { status.Refusals, status.RolledBackFrom = files.refusals, "" })
 	if err != nil {
-		s.report(func(status *Status) {
-			status.Refusals = append(status.Refusals, Refusal{Path: fit[0].Path, Reason: err.Error()})
-		})
 		return nil, err
 	}
 	if !s.trial.condemned[best.sum] {

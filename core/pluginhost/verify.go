@@ -143,7 +143,7 @@ func (i *image) Close() error { return i.file.Close() }
 func open(binary Binary, want string) (*image, error) {
 	file, err := os.OpenFile(binary.Target, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, fmt.Errorf("opening the plugin: %w", err)
+		return nil, fmt.Errorf("opening the plugin's file: %w", err)
 	}
 	i := &image{Binary: binary, file: file}
 	if err := i.verify(want); err != nil {
@@ -155,23 +155,32 @@ func open(binary Binary, want string) (*image, error) {
 func (i *image) verify(want string) error {
 	info, err := i.file.Stat()
 	if err != nil {
-		return fmt.Errorf("looking at the plugin: %w", err)
+		return fmt.Errorf("looking at %s: %w", i.Path, err)
 	}
 	if err := trustFile(i.Target, info); err != nil {
 		return err
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, io.NewSectionReader(i.file, 0, info.Size())); err != nil {
-		return fmt.Errorf("reading the plugin: %w", err)
+		return fmt.Errorf("reading %s: %w", i.Path, err)
 	}
 	i.sum = hex.EncodeToString(hash.Sum(nil))
 	if want != "" && !strings.EqualFold(want, i.sum) {
-		return fmt.Errorf("the file %s has the sha256 %s, and the configuration wants %s", i.Path, i.sum, want)
+		return &otherSumError{path: i.Path, have: i.sum, want: want}
 	}
 	var magic [2]byte
-	if _, err := i.file.ReadAt(magic[:], 0); err != nil {
-		return fmt.Errorf("reading the first bytes of the plugin: %w", err)
+	if _, err := i.file.ReadAt(magic[:], 0); errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s is no program: it has %d bytes", i.Path, info.Size())
+	} else if err != nil {
+		return fmt.Errorf("reading %s: %w", i.Path, err)
 	}
 	i.script = string(magic[:]) == "#!"
 	return nil
+}
+
+// otherSumError says that a file is not the one that the configuration wants.
+type otherSumError struct{ path, have, want string }
+
+func (e *otherSumError) Error() string {
+	return fmt.Sprintf("the file %s has the sha256 %s, and the configuration wants %s", e.path, e.have, e.want)
 }
