@@ -44,9 +44,12 @@ func (l *loop) greeted(i int32, c *conn) {
 		return
 	}
 	// An urgent mark in the header would end this read early.
-	if n, err := l.kernel.recv(c.fd[client], p[:length]); err != 0 || n != length {
+	if m, err := l.kernel.recv(c.fd[client], p[:length]); err != 0 || m != length {
 		l.turnAway(i, c, s, refusedHeader)
 		return
+	}
+	if r := &c.dir[client]; n == length && r.flags&(flagEnding|flagUrgent) == 0 {
+		r.flags &^= flagReadable // what comes next has an event of its own
 	}
 	if h.From.IsValid() {
 		o.parties = parties{h.From, h.To}
@@ -99,7 +102,14 @@ func (l *loop) introduce(c *conn) {
 		h = proxyheader.Header{From: o.from, To: o.to}
 	}
 	p := h.Append(l.scratch[:0])
-	n, err := l.kernel.send(c.fd[server], p)
+	var n int
+	var err errno
+	if c.dir[client].flags&(flagReadable|flagUrgent) == flagReadable {
+		// The client's first bytes, or its end, are here, and pump is next.
+		n, err = l.kernel.sendMore(c.fd[server], p)
+	} else {
+		n, err = l.kernel.send(c.fd[server], p)
+	}
 	if err != 0 && err != unix.EAGAIN {
 		l.fail(c, server)
 		return

@@ -26,6 +26,9 @@ type kernel interface {
 	// peek is recv that leaves the bytes where they are.
 	peek(fd int32, p []byte) (int, errno)
 	send(fd int32, p []byte) (int, errno)
+	// sendMore is send of what another send or the end follows at once, so that
+	// all goes in one packet.
+	sendMore(fd int32, p []byte) (int, errno)
 	pipe(large bool) (pipe, errno)
 	splice(from, to int32, n int) (int, errno)
 	// shutdown ends the direction away from here.
@@ -148,7 +151,15 @@ func receive(fd int32, p []byte, flags uintptr) (int, errno) {
 }
 
 func (k *system) send(fd int32, p []byte) (int, errno) {
-	n, err := raw(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	return transmit(fd, p, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+func (k *system) sendMore(fd int32, p []byte) (int, errno) {
+	return transmit(fd, p, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL|unix.MSG_MORE)
+}
+
+func transmit(fd int32, p []byte, flags uintptr) (int, errno) {
+	n, err := raw(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), flags, 0, 0)
 	if err != 0 {
 		return 0, err
 	}

@@ -300,6 +300,11 @@ func (m *machine) check() {
 		if p.back == nil {
 			continue
 		}
+		// Where a send fails, the client is reset meanwhile or a mark hides what
+		// was announced, a timer of the kernel (0.2 s) ends the wait.
+		if p.back.more && !p.back.closed && !p.back.reset && !p.back.failed && !p.front.urged && !p.reset[client] {
+			m.t.Errorf("connection %d: the header is held back and nothing follows", i)
+		}
 		m.prefix(i, "client", p.back, p.front)
 		m.prefix(i, "server", p.front, p.back)
 		if held := p.front.written - len(p.front.waiting) - p.back.carried() - len(p.back.unsent); !p.front.closed && !p.back.reset && p.front.mark < 0 && held > 256<<10+1 {

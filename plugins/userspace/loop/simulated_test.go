@@ -48,6 +48,7 @@ type simSocket struct {
 	// From the peer: what it has written in all, and what of it waits here.
 	written int
 	waiting []byte
+	urged   bool
 	mark    int // where in waiting the urgent byte is, -1 is nowhere
 	ended   bool
 	reset   bool
@@ -65,6 +66,7 @@ type simSocket struct {
 	sawReset bool
 	closed   bool
 	failed   bool // a send has failed
+	more     bool // bytes are held back for more to come
 }
 
 func newSimulated() *simulated {
@@ -169,7 +171,7 @@ func (k *simulated) urge(s *simSocket) {
 	if s.ended || s.reset || s.closed || s.connecting || s.mark >= 0 {
 		return
 	}
-	s.mark = len(s.waiting)
+	s.mark, s.urged = len(s.waiting), true
 	s.waiting = append(s.waiting, '!')
 	k.edge(s)
 }
@@ -306,6 +308,7 @@ func (s *simSocket) nothing() errno {
 
 func (k *simulated) send(fd int32, p []byte) (int, errno) {
 	s := k.open(fd)
+	s.more = false
 	if s.connecting || s.shut {
 		k.fault("bytes sent to descriptor %d, connecting %v, shut %v", fd, s.connecting, s.shut)
 	}
@@ -330,6 +333,12 @@ func (k *simulated) send(fd int32, p []byte) (int, errno) {
 		return 0, unix.EAGAIN
 	}
 	return n, 0
+}
+
+func (k *simulated) sendMore(fd int32, p []byte) (int, errno) {
+	n, err := k.send(fd, p)
+	k.open(fd).more = n == len(p)
+	return n, err
 }
 
 func (k *simulated) pipe(large bool) (pipe, errno) {
@@ -387,7 +396,7 @@ func (k *simulated) shutdown(fd int32) {
 	if s.shut {
 		k.fault("descriptor %d is shut twice", fd)
 	}
-	s.shut = true
+	s.shut, s.more = true, false
 	s.sawEnd = len(s.unsent) == 0 && !s.reset
 	k.edge(s) // the state changed: a hang-up, if the peer has ended too
 }
