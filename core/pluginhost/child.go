@@ -62,16 +62,26 @@ func startChild(i *image, env []string, stdout, stderr *os.File) (*child, error)
 	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // Linux before 5.11
 		return nil, fmt.Errorf("keeping descriptors from the plugin: %w", err)
 	}
-	if err := startPatiently(cmd); errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("starting %s: its interpreter or loader is not there: %w", i.Path, err)
-	} else if err != nil {
-		return nil, fmt.Errorf("starting %s: %w", i.Path, err)
+	if err := startPatiently(cmd); err != nil {
+		return nil, startError(i, err)
 	}
 	c := &child{pid: cmd.Process.Pid, started: time.Now(), exited: make(chan struct{}), cmd: cmd}
 	if err := c.watch(pidfd); err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	return c, nil
+}
+
+// startError tells what is wrong with the file from what is wrong with the
+// machine.
+func startError(i *image, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return &unfitError{fmt.Errorf("starting %s: its interpreter or loader is not there: %w", i.Path, err)}
+	case errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EACCES):
+		return &unfitError{fmt.Errorf("starting %s: %w", i.Path, err)}
+	}
+	return &machineError{fmt.Errorf("starting %s: %w", i.Path, err)}
 }
 
 // startPatiently starts the command. A file that another process still has

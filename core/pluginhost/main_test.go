@@ -191,7 +191,7 @@ func (b *bench) run(name string, change func(*Options), onReady func(context.Con
 		change(&options)
 	}
 	r.Supervisor = New(options)
-	r.rules.backoffMin, r.rules.backoffMax = time.Millisecond, 20*time.Millisecond
+	r.rules.backoffMin, r.rules.backoffMax, r.rules.heldMin = time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -20,8 +20,9 @@ const (
 	// again at NextAttempt.
 	StateBackoff State = "restarting"
 	// StateHeld means that it crashed too often and that no version is left
-	// to go back to: what it put into the kernel stays, and it is tried again
-	// about once a minute.
+	// left to go to: what it put into the kernel stays. It is tried again every
+	// few seconds if it has worked before, else less and less often, down to
+	// once a minute.
 	StateHeld State = "held"
 	// StateStopping means that it is being ended.
 	StateStopping State = "stopping"
@@ -41,15 +42,16 @@ type Status struct {
 	// Starts counts the processes since Run began; Crashes those that ended,
 	// or failed to start, without being asked to.
 	Starts, Crashes uint64
-	// LastError is why the last process ended or did not start.
+	// LastError is why the last process ended or did not start, or was not
+	// replaced.
 	LastError     string
 	LastErrorTime time.Time
 	// NextAttempt is when it will be started again; zero while it runs.
 	NextAttempt time.Time
 	// LastGood is the last version that worked; empty if none did.
 	LastGood string
-	// RolledBackFrom is the version that crashed too often, while an older
-	// one runs in its place; empty otherwise.
+	// RolledBackFrom is the version that crashed too often or doesn't start,
+	// while another runs in its place; empty otherwise.
 	RolledBackFrom string
 	// Refusals are files of this plugin that must not be run.
 	Refusals []Refusal

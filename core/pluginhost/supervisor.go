@@ -55,6 +55,10 @@ type Options struct {
 	// OnGone is called once the process of a successful OnReady has ended or
 	// is about to be ended; err is nil when the supervisor wanted it.
 	OnGone func(process *Process, err error)
+	// OnKept, if set, is called when another file was to take the place of the
+	// process of a successful OnReady but doesn't start, for the reason given:
+	// the process goes on, by the settings of now.
+	OnKept func(process *Process, err error)
 }
 
 // Supervisor keeps one plugin running.
@@ -157,10 +161,15 @@ func (s *Supervisor) sleep(ctx context.Context, wait time.Duration) {
 // attempt starts a process and lives with it until it ends; it returns how
 // long to wait before the next.
 func (s *Supervisor) attempt(ctx context.Context) time.Duration {
-	image, err := s.choose()
+	choice, err := s.choose()
 	if err != nil {
 		s.fault(StateMissing, err)
 		return missingLook
+	}
+	image := choice.image
+	if choice.instead != "" {
+		s.log.Warn("another version of the plugin runs, because the one to run crashes",
+			"version", image.Version.Original(), "instead_of", choice.instead)
 	}
 	process, err := s.start(ctx, image)
 	if ctx.Err() != nil && process == nil {
@@ -259,12 +268,15 @@ func (s *Supervisor) live(ctx context.Context, process *Process) error {
 func (s *Supervisor) watch(ctx context.Context, process *Process) error {
 	ack := process.ack
 	var proved <-chan time.Time
+	next := &successor{supervisor: s, process: process}
+	defer next.giveUp()
 	for {
+		var reason string
 		select {
 		case <-ctx.Done():
 			return nil
-		case reason := <-process.failed:
-			return reason
+		case err := <-process.failed:
+			return err
 		case <-process.child.exited:
 			<-process.done
 			if ctx.Err() != nil { // both at once: it was told to end
@@ -273,82 +285,29 @@ func (s *Supervisor) watch(ctx context.Context, process *Process) error {
 			return process.end()
 		case <-ack:
 			ack = nil
+			s.trial.worked[process.image.sum] = true
 			timer := time.NewTimer(time.Until(process.Started().Add(s.rules.young)))
 			defer timer.Stop()
 			proved = timer.C
 		case <-proved:
 			s.prove(process.image)
 		case <-s.wake:
-			if reason := s.reasonToRestart(process.image); reason != "" {
-				s.log.Info("plugin is being restarted", "reason", reason)
-				return nil
-			}
+			reason = next.look(ctx)
+		case err := <-next.trying:
+			reason = next.tried(ctx, err)
+		}
+		if reason != "" {
+			s.log.Info("plugin is being restarted", "reason", reason)
+			return nil
 		}
 	}
-}
-
-// Restart ends the process and starts the best version there is, forgetting
-// what crashed before. It returns at once; Status tells how it goes.
-func (s *Supervisor) Restart(reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.restart, s.pardon = reason, true; reason == "" {
-		s.restart = "an operator wants it"
-	}
-	s.wakeUp()
-}
-
-// Reconfigure takes new settings, and restarts the plugin if another file is
-// now the one to run. It reports whether it does. A plugin that isn't running
-// is tried with the new settings at once.
-func (s *Supervisor) Reconfigure(settings Settings) bool {
-	s.mu.Lock()
-	changed := s.settings != settings
-	if changed {
-		s.settings, s.pardon = settings, true
-		s.wakeUp()
-	}
-	version, sum := s.status.Version, s.status.SHA256
-	s.mu.Unlock()
-	return changed && version != "" && !s.fits(settings, version, sum)
-}
-
-// fits tells whether a file is the one to run with these settings. It is, too,
-// when no other will do: what runs is not ended for nothing.
-func (s *Supervisor) fits(settings Settings, version, sum string) bool {
-	files, err := candidates(s.options.Dir, s.options.Name, settings)
-	if err != nil {
-		return true
-	}
-	best, err := files.first()
-	if err != nil {
-		return true
-	}
-	fits := best.Version.Original() == version && best.sum == sum
-	return best.Close() == nil && fits
-}
-
-// reasonToRestart tells why the process of an image is to be replaced; empty
-// for not at all.
-func (s *Supervisor) reasonToRestart(i *image) string {
-	s.mu.Lock()
-	reason, settings := s.restart, s.settings
-	s.restart = ""
-	s.mu.Unlock()
-	if reason == "" && settings != s.chosenBy {
-		s.chosenBy = settings
-		if !s.fits(settings, i.Version.Original(), i.sum) {
-			reason = "the configuration wants another version"
-		}
-	}
-	return reason
 }
 
 func (s *Supervisor) takePardon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pardon {
-		s.trial = newTrial()
+		s.trial.pardon()
 	}
 	s.pardon, s.restart = false, ""
 }

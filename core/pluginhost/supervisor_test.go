@@ -300,8 +300,8 @@ func TestCrashingVersionIsHeld(t *testing.T) {
 
 func TestRollsBackToWhatWorked(t *testing.T) {
 	b := newBench(t)
-	b.install("mixed", "1.0.0")
-	r := b.run("mixed", func(o *Options) { o.Constraint = "< 2" }, configure)
+	b.install("picky", "1.0.0")
+	r := b.run("picky", func(o *Options) { o.Constraint = "< 2" }, configure)
 	r.rulesForTest(func(rules *rules) { rules.young = 200 * time.Millisecond })
 	r.wantReady().Acknowledged()
 	waitUntil(t, "the version has proved itself", func() error {
@@ -310,7 +310,7 @@ func TestRollsBackToWhatWorked(t *testing.T) {
 		}
 		return nil
 	})
-	b.install("mixed", "2.0.0")
+	b.install("picky", "2.0.0")
 	if !r.Reconfigure(Settings{Constraint: ">= 2"}) {
 		t.Error("no restart")
 	}
@@ -324,7 +324,7 @@ func TestRollsBackToWhatWorked(t *testing.T) {
 	r.stop()
 
 	// The next core knows what worked.
-	again := b.run("mixed", nil, configure)
+	again := b.run("picky", nil, configure)
 	if p := again.wantReady(); p.Binary().Version.String() != "1.0.0" {
 		t.Errorf("version %v after a restart of the core", p.Binary().Version)
 	}

@@ -100,6 +100,9 @@ func (p *plugin) Describe() dataplane.Description {
 
 // Configure finds nothing in place.
 func (p *plugin) Configure(context.Context, dataplane.Config) (dataplane.Adopted, error) {
+	if p.behaviour == "picky" && !strings.HasPrefix(p.version, "1.") {
+		return dataplane.Adopted{}, errors.New("I don't like it here any more")
+	}
 	if p.behaviour == "unconfigurable" {
 		return dataplane.Adopted{}, errors.New("there is no such device")
 	}
