@@ -104,7 +104,7 @@ type Options struct {
 	Logger    hclog.Logger
 	// Resolver of host names that are instances' addresses; the system's by
 	// default.
-	Resolver Resolver
+	Resolver source.Resolver
 	// Timing for tests; its zero values are defaults.
 	Timing Timing
 }

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net"
 	"net/netip"
@@ -11,22 +10,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/patchbay-proxy/patchbay/core/source"
 )
 
-// Resolver finds the addresses of host names; net.Resolver is one.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
-
-const (
-	maxLookups    = 16
-	lookupTimeout = 5 * time.Second
-)
+// maxLookups is how many run at once.
+const maxLookups = 16
 
 // hosts resolves the host names that are instances' addresses, again and again
 // while they are in use. A name that can't be resolved keeps its last answer.
 type hosts struct {
-	resolver Resolver
+	resolver source.Resolver
 	interval time.Duration
 	log      hclog.Logger
 	// changed is called with the services that use a name, without the lock.
@@ -49,7 +43,7 @@ type host struct {
 	users map[string]struct{}
 }
 
-func newHosts(resolver Resolver, interval time.Duration, log hclog.Logger, changed func([]string)) *hosts {
+func newHosts(resolver source.Resolver, interval time.Duration, log hclog.Logger, changed func([]string)) *hosts {
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
@@ -136,7 +130,7 @@ func (h *hosts) load(saved map[string][]netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, n := range h.names {
-		n.addresses = clean(saved[name])
+		n.addresses = source.CleanAddresses(saved[name])
 	}
 }
 
@@ -190,17 +184,8 @@ func (h *hosts) take(now time.Time) ([]string, time.Duration) {
 }
 
 func (h *hosts) resolve(ctx context.Context, name string) {
-	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	found, err := h.resolver.LookupNetIP(lookup, "ip", name)
-	found = clean(found)
-	failure := ""
-	switch {
-	case err != nil:
-		failure = explainLookup(err)
-	case len(found) == 0:
-		failure = "it has no address"
-	}
+	found, failure := source.Lookup(ctx, h.resolver, name)
+	failure = printable(failure, 100)
 	if ctx.Err() != nil {
 		return
 	}
@@ -213,7 +198,7 @@ func (h *hosts) resolve(ctx context.Context, name string) {
 	n.busy = false
 	n.due = time.Now().Add(h.interval)
 	if failure != "" {
-		n.due = time.Now().Add(min(h.interval, lookupTimeout))
+		n.due = time.Now().Add(min(h.interval, source.LookupTimeout))
 	}
 	changed := !n.tried || failure != n.err
 	if failure != "" && failure != n.err {
@@ -228,30 +213,5 @@ func (h *hosts) resolve(ctx context.Context, name string) {
 	h.signal()
 	if changed {
 		h.changed(users)
-	}
-}
-
-func clean(in []netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range in {
-		if a.IsValid() {
-			out = append(out, a.Unmap())
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
-}
-
-func explainLookup(err error) string {
-	var e *net.DNSError
-	switch {
-	case errors.As(err, &e) && e.IsNotFound:
-		return "no such host"
-	case errors.As(err, &e) && e.IsTimeout, errors.Is(err, context.DeadlineExceeded):
-		return "the name servers don't answer"
-	case errors.As(err, &e):
-		return printable(e.Err, 100)
-	default:
-		return printable(err.Error(), 100)
 	}
 }

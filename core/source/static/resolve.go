@@ -2,11 +2,11 @@ package static
 
 import (
 	"context"
-	"errors"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/patchbay-proxy/patchbay/core/source"
 )
 
 // addresses of what an endpoint names: its own, or what the name resolved to
@@ -51,19 +51,9 @@ func (s *Source) followHosts() {
 
 // resolve looks a name up once.
 func (s *Source) resolve(ctx context.Context, name string, h *host) time.Duration {
-	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	found, err := s.options.Resolver.LookupNetIP(lookup, "ip", name)
+	found, failure := source.Lookup(ctx, s.options.Resolver, name)
 	if ctx.Err() != nil {
 		return s.options.ResolveInterval
-	}
-	found = cleanAddresses(found)
-	failure := ""
-	switch {
-	case err != nil:
-		failure = explainLookup(err)
-	case len(found) == 0:
-		failure = "it has no address"
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,30 +85,5 @@ func (s *Source) resolved(name string, h *host, found []netip.Addr, failure stri
 		for _, service := range s.users[name] {
 			s.touch(service)
 		}
-	}
-}
-
-func cleanAddresses(in []netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range in {
-		if a.IsValid() {
-			out = append(out, a.Unmap())
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
-}
-
-func explainLookup(err error) string {
-	var e *net.DNSError
-	switch {
-	case errors.As(err, &e) && e.IsNotFound:
-		return "no such host"
-	case errors.As(err, &e) && e.IsTimeout, errors.Is(err, context.DeadlineExceeded):
-		return "the name servers don't answer"
-	case errors.As(err, &e):
-		return e.Err
-	default:
-		return err.Error()
 	}
 }

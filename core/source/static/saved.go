@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/patchbay-proxy/patchbay/core/source"
 	"github.com/patchbay-proxy/patchbay/core/state"
 )
 
@@ -37,7 +38,7 @@ func (s *Source) load() {
 		return
 	}
 	for name, addresses := range from.Hosts {
-		s.saved.hosts[name] = cleanAddresses(addresses)
+		s.saved.hosts[name] = source.CleanAddresses(addresses)
 	}
 	for _, e := range from.Endpoints {
 		e.known = true

@@ -32,11 +32,6 @@ import (
 	"github.com/patchbay-proxy/patchbay/core/source"
 )
 
-// Resolver finds the addresses of host names; net.Resolver is one.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
-
 // Options of a Source; the zero value of each is a default.
 type Options struct {
 	// StatePath of the file that keeps health and addresses over a restart;
@@ -49,7 +44,7 @@ type Options struct {
 	// default, because the system's resolver doesn't tell the TTL.
 	ResolveInterval time.Duration
 	// Resolver of host names; the system's by default.
-	Resolver Resolver
+	Resolver source.Resolver
 	// UserAgent of HTTP checks; "patchbay-check" by default.
 	UserAgent string
 	// SaveInterval is how often the state is saved at most; 5 s by default.
@@ -77,11 +72,8 @@ func (o *Options) fill() {
 	}
 }
 
-// maxLookups that run at once, and the time that one may take.
-const (
-	maxLookups    = 16
-	lookupTimeout = 5 * time.Second
-)
+// maxLookups is how many run at once.
+const maxLookups = 16
 
 // Source is the static source. Its methods may be called from any goroutine.
 type Source struct {
