@@ -235,6 +235,8 @@ func (a *watched) measure(b *bench, r *coreResult, backends *listeners) error {
 		if err := backends.toggle(); err != nil {
 			return err
 		}
+		// Asking while the change is under way would slow it down.
+		time.Sleep(600 * time.Millisecond)
 		var now map[string]float64
 		err := a.until("acknowledging a change", func() bool {
 			now, err = a.metrics()
