@@ -10,9 +10,10 @@
 //
 // # The loops
 //
-// There is one loop per core: a goroutine locked to its thread, with an epoll
-// instance of its own and, per listen address, a listening socket of its own
-// (SO_REUSEPORT lets the kernel spread connections over them). A connection
+// There is one loop per core: a goroutine with an epoll instance of its own and,
+// per listen address, a listening socket of its own (SO_REUSEPORT lets the
+// kernel spread connections over them). It yields often enough not to be taken
+// for one that hogs its thread. A connection
 // lives and dies on the loop that accepted it, so nothing on the path of a byte
 // is shared or locked. What loops share they touch once per connection: the
 // choice of an endpoint (a short mutex per service, so that round robin is

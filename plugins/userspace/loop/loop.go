@@ -19,6 +19,12 @@ const (
 	eventSession   = 5 // a UDP session's socket to its endpoint
 )
 
+// yieldEvery is how often a busy loop yields, which costs next to nothing, as
+// nobody waits for its place. A goroutine that runs for 10 ms without yielding
+// is taken for a hog: the scheduler's monitor takes its place away in the midst
+// of a system call, and looks around every 20 us for a while, time and again.
+const yieldEvery = 5 * time.Millisecond
+
 // eventsMost is how many events one wait takes.
 const eventsMost = 256
 
@@ -142,11 +148,15 @@ func (l *loop) post(f func(*loop)) {
 
 // run is the loop. It ends after a message has set quit.
 func (l *loop) run() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	var yielded time.Duration
 	for !l.quit {
 		n := l.wait()
-		l.now = l.shared.ticks()
+		now := time.Since(l.shared.start)
+		l.now = uint32(now / tick)
+		if now-yielded >= yieldEvery {
+			yielded = now
+			runtime.Gosched()
+		}
 		if l.wheel.size == 0 {
 			l.wheel.now = l.now
 		}

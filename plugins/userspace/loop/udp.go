@@ -110,16 +110,14 @@ func (r *relay) forward(n *listener, at int) {
 		}
 	}
 	x := r.sessions.at(i)
-	if x.fd < 0 {
-		// The one before has refused it. What may be in up is of its former
-		// endpoint.
+	r.sessions.touch(i, x, r.loop.now) // from now on it makes room for nobody
+	if x.fd < 0 {                      // its endpoint has refused it
 		r.sendUp()
 		if !r.dial(i, x, n.owner.Load()) {
 			n.owner.Load().udp.dropped.Add(uint64(count))
 			return
 		}
 	}
-	r.sessions.touch(i, x, r.loop.now)
 	x.bytes[client] += uint64(len(p))
 	if r.up.n > 0 && r.upTo != i {
 		r.sendUp()

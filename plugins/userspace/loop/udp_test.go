@@ -216,6 +216,23 @@ func TestUDPSizes(t *testing.T) {
 	}
 }
 
+// TestUDPTooGreat: a datagram that fits into IPv6 but not into IPv4 is dropped,
+// and the session goes on.
+func TestUDPTooGreat(t *testing.T) {
+	e := newEngine(t, Options{})
+	_, a := oneUDP(t, e, "::1", udpAt(newUDPPeer(t, "127.9.0.3", called("a"))))
+	k := dialUDP(t, a)
+	k.must("a")
+	if b, err := k.once(make([]byte, 65520), 100*time.Millisecond); err == nil {
+		t.Errorf("%d bytes came back", len(b))
+	}
+	eventually(t, "it is counted", func() bool { return statistics(t, e, "dns").Dropped == 1 })
+	k.must("a")
+	if v := statistics(t, e, "dns"); v.Connections != 1 || v.Endpoints[0].Failures != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
 // TestUDPOneClient follows one socket of one client through every change.
 func TestUDPOneClient(t *testing.T) {
 	for _, ip := range []string{"127.9.0.4", "::1"} {
