@@ -129,6 +129,12 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 
 func do[T any](ctx context.Context, c *Client, method, path string) (T, error) {
 	var body T
+	if c.socket == "" {
+		return body, &Error{
+			Message: "no socket of an agent is known, because the home folder isn't",
+			Hint:    "name the agent's socket with -socket or PATCHBAY_SOCKET",
+		}
+	}
 	request, err := http.NewRequestWithContext(ctx, method, "http://patchbay"+path, nil)
 	if err != nil {
 		return body, err

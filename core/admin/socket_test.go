@@ -161,3 +161,14 @@ func skipOrFail(t *testing.T, why string) {
 	}
 	t.Skip(why)
 }
+
+// TestNoSocket: who has no home and names no socket is told so.
+func TestNoSocket(t *testing.T) {
+	client := NewClient("")
+	defer client.Close()
+	_, err := client.Services(t.Context(), Watch{})
+	var told *Error
+	if !errors.As(err, &told) || !strings.Contains(told.Message, "no socket of an agent is known") || !strings.Contains(told.Hint, "-socket or PATCHBAY_SOCKET") {
+		t.Errorf("%v", err)
+	}
+}

@@ -63,7 +63,9 @@ func check(paths []string, options config.Options, strict bool, ask func(*config
 // could not be asked is reported with the reason: a warning, or where strict an
 // error.
 func Check(ctx context.Context, options Options, strict bool) *config.Diagnostics {
-	_, diagnostics := check(options.ConfigPaths, options.loadOptions(), strict, func(loaded *config.Config, block *config.Dataplane) (answer, error) {
+	load := options.loadOptions()
+	load.CheckOnly = true
+	_, diagnostics := check(options.ConfigPaths, load, strict, func(loaded *config.Config, block *config.Dataplane) (answer, error) {
 		binary, err := chooseBinary(loaded.PluginDir, block)
 		if err != nil {
 			return answer{}, err

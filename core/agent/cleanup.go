@@ -40,7 +40,8 @@ type LeftBehind struct {
 }
 
 // Cleanup removes what plugins have put into this host, and the agent's state.
-// It needs no configuration, but uses one that is at hand. While an agent has
+// It needs no configuration: what each plugin was configured with is saved, but
+// for sensitive values. While an agent has
 // the data folder it is a [HeldError]. What can't be cleaned is in the report,
 // and its state stays, so that a later cleanup can do it.
 func Cleanup(ctx context.Context, options Options) (*CleanupReport, error) {
@@ -64,7 +65,7 @@ func Cleanup(ctx context.Context, options Options) (*CleanupReport, error) {
 	}
 	logger := hclog.New(&hclog.LoggerOptions{Name: "patchbay", Output: options.Output, Level: hclog.LevelFromString(logLevel(options, config.Agent{LogLevel: "warn"}))})
 	for _, name := range names {
-		if err := cleanDataplane(ctx, cfg, name, logger); err != nil {
+		if err := cleanDataplane(ctx, cfg, len(options.ConfigPaths) > 0, name, logger); err != nil {
 			report.Left = append(report.Left, LeftBehind{name, err.Error()})
 			continue
 		}
@@ -94,8 +95,9 @@ func usedDataplanes(dataDir string) ([]string, error) {
 }
 
 // cleanDataplane starts a plugin, which ends the process that an agent may have
-// left, and tells it to remove every trace.
-func cleanDataplane(ctx context.Context, cfg *config.Config, name string, logger hclog.Logger) error {
+// left, and tells it to remove every trace. named tells that the user has named
+// configuration files.
+func cleanDataplane(ctx context.Context, cfg *config.Config, named bool, name string, logger hclog.Logger) error {
 	block := cfg.Dataplane(name)
 	if block == nil {
 		block = &config.Dataplane{Name: name}
@@ -116,7 +118,7 @@ func cleanDataplane(ctx context.Context, cfg *config.Config, name string, logger
 		LogDir:   logDir(cfg.DataDir),
 		Logger:   logger.Named("plugin").With("dataplane", name),
 		OnReady: func(ctx context.Context, process *pluginhost.Process) error {
-			err := shutdownWithCleanup(ctx, cfg, block, process)
+			err := shutdownWithCleanup(ctx, cfg, named, name, process)
 			select {
 			case outcome <- err:
 			default: // it was started once more before it was stopped
@@ -141,25 +143,26 @@ func cleanDataplane(ctx context.Context, cfg *config.Config, name string, logger
 	return fmt.Errorf("its plugin did not get ready: %w", err)
 }
 
-func shutdownWithCleanup(ctx context.Context, cfg *config.Config, block *config.Dataplane, process *pluginhost.Process) error {
+func shutdownWithCleanup(ctx context.Context, cfg *config.Config, named bool, name string, process *pluginhost.Process) error {
+	h, err := cleanupConfig(cfg, named, name, process.Description())
+	if err != nil {
+		return err
+	}
 	client := process.Client()
-	bound, _ := config.Bind(cfg, map[string]config.PluginSchema{block.Name: schemaOf(process.Description())}, config.Unasked{})
-	h := dataplane.HostConfig{StateDir: stateDir(cfg.DataDir, block.Name)}
-	if used := bound.Dataplane(block.Name); used != nil {
-		h.ConfigJSON = used.PluginJSON
-	}
-	if len(h.ConfigJSON) == 0 {
-		h.ConfigJSON, _ = process.Description().ConfigSchema.FromUser([]byte("{}"))
-	}
-	for _, p := range cfg.Pools {
-		h.Pools = append(h.Pools, p.CIDR...)
-	}
-	// A plugin that can't be configured any more may still know how to clean up.
 	_, configureErr := client.Configure(ctx, h)
+	// A plugin that can't be configured any more may still know how to clean up
+	// some of it. What it made by its configuration may stay, so that it counts
+	// as left.
+	if configureErr != nil {
+		configureErr = fmt.Errorf("its plugin could not be configured: %w", configureErr)
+		if !named {
+			configureErr = fmt.Errorf("%w: %w", configureErr, errGiveConfig)
+		}
+	}
 	if err := client.Shutdown(ctx, dataplane.CloseCleanup); err != nil {
 		return errors.Join(fmt.Errorf("its plugin could not clean up: %w", err), configureErr)
 	}
-	return nil
+	return configureErr
 }
 
 func (r *CleanupReport) remove(path string) {

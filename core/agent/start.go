@@ -228,10 +228,15 @@ func (c *carrier) configure(ctx context.Context, bound *config.Config) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, configureTimeout)
 	defer cancel()
+	if !c.everConfigured() {
+		// It may make something and fail, or the agent may end meanwhile.
+		c.rememberConfigured(description.ConfigSchema, wanted)
+	}
 	adopted, err := client.Configure(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("configuring the plugin: %w", err)
 	}
+	c.rememberConfigured(description.ConfigSchema, wanted)
 	c.mu.Lock()
 	c.sent, c.adopted = &wanted, adopted.Services
 	c.mu.Unlock()

@@ -38,6 +38,12 @@ func (l *loader) find(paths []string) []string {
 	}
 	var dirs []string
 	for _, path := range paths {
+		if path == "" && l.opts.Places.Config == "" {
+			l.incomplete = true
+			l.report.errorf(nil, "No configuration",
+				"There is no default place for the configuration here, because the home folder is not known. Name a file or a directory with -config.")
+			continue
+		}
 		info, err := os.Stat(path)
 		if err != nil {
 			l.unreadable(path, err)
@@ -90,7 +96,9 @@ func (l *loader) unreadable(path string, err error) {
 	detail := fmt.Sprintf("%s can't be read: %s.", path, reason(err))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		detail += " Name a file or a directory with -config."
+		if path == l.opts.Places.Config {
+			detail += " Name a file or a directory with -config."
+		}
 	case errors.Is(err, fs.ErrPermission):
 		detail += " The agent's user needs the right to read it."
 	}

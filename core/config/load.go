@@ -18,6 +18,9 @@ type Options struct {
 	// from the working directory.
 	DataDir, PluginDir, Socket string
 
+	// CheckOnly is for who checks files and runs no agent: it needs no data_dir.
+	CheckOnly bool
+
 	// Places are the defaults; the zero value is [DefaultPlaces] of this
 	// process.
 	Places Places
@@ -217,7 +220,9 @@ func (l *loader) places() {
 				"There is no default for %s here, because the home folder is not known. Set %s in the configuration, or give %s.", argument, argument, flag)
 		}
 	}
-	need(c.DataDir, "data_dir", "-data-dir")
+	if !l.opts.CheckOnly {
+		need(c.DataDir, "data_dir", "-data-dir")
+	}
 	need(c.PluginDir, "plugin_dir", "-plugin-dir")
 	if len(c.Agent.Socket) > maxSocketPath {
 		l.report.errorf(rangeOf(l.defined, "agent.socket"), "Socket path too long",

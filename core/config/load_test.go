@@ -515,3 +515,34 @@ func TestPieces(t *testing.T) {
 		})
 	}
 }
+
+// TestNoHome: without a home folder a file can be checked, an agent needs a
+// data_dir, and who names no file is told that there is no default place.
+func TestNoHome(t *testing.T) {
+	path := write(t, "a.hcl", "dataplane \"userspace\" {}\n")
+	for _, c := range []struct {
+		name      string
+		paths     []string
+		checkOnly bool
+		want      string // of the errors, empty for none
+	}{
+		{"a check", []string{path}, true, ""},
+		{"an agent", []string{path}, false, "-data-dir"},
+		{"no file", nil, true, "the home folder is not known. Name a file or a directory with -config."},
+	} {
+		opts := testOptions()
+		opts.Places, opts.CheckOnly = Places{PluginDir: "/plugins"}, c.checkOnly
+		_, diags := Load(c.paths, opts)
+		if got := diags.Error(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+	opts := testOptions()
+	opts.Places.Config = "/nonexistent"
+	if _, diags := Load(nil, opts); !strings.Contains(diags.Error(), "with -config") {
+		t.Errorf("the default place is not there: %v", diags)
+	}
+	if _, diags := Load([]string{"/nowhere"}, opts); strings.Contains(diags.Error(), "-config") {
+		t.Errorf("a path was given: %v", diags)
+	}
+}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -442,4 +443,103 @@ func TestCleanupAfterKill(t *testing.T) {
 		t.Errorf("cleanup: exit %d\n%s%s", code, stdout, stderr)
 	}
 	h.noProcesses()
+}
+
+// TestCleanupByWhatWasConfigured: a cleanup without the configuration removes
+// what the plugin made by it. Where it can't, the plugin counts as left, its
+// state stays, and the cleanup says what it needs.
+func TestCleanupByWhatWasConfigured(t *testing.T) {
+	t.Parallel()
+	block := func(arguments string) string { return "dataplane \"faulty\" {\n" + arguments + "}\n" }
+	for _, c := range []struct {
+		name, arguments, made, faults string
+		left                          string // why it is left without -config; empty when it isn't
+		damaged                       bool
+	}{
+		{name: "nothing is made"},
+		{name: "a file", arguments: "path = \"MADE\"\n", made: "MADE"},
+		{name: "a file that a secret names", arguments: "path  = \"MADE\"\ntoken = \"hush\"\n", made: "MADEhush",
+			left: "sensitive arguments, which are not saved (token)"},
+		{name: "it can't be configured", arguments: "path = \"MADE\"\n", made: "MADE", faults: "fail_configure",
+			left: "configuring fails, as asked"},
+		{name: "the record is damaged", arguments: "path = \"MADE\"\n", made: "MADE", damaged: true,
+			left: "is not known"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "faulty")
+			made := filepath.Join(h.dir, "made")
+			exists := func() bool {
+				_, err := os.Stat(strings.Replace(c.made, "MADE", made, 1))
+				return err == nil
+			}
+			h.config("patchbay.hcl", block(strings.Replace(c.arguments, "MADE", made, 1)))
+			h.start()
+			h.awaitPlugin("faulty", "running", running)
+			if c.made != "" && !exists() {
+				t.Fatal("the plugin made nothing")
+			}
+			h.stop()
+			state := filepath.Join(h.data, "plugins", "faulty")
+			saved, err := os.ReadFile(filepath.Join(state, "configured.json"))
+			if err != nil || strings.Contains(string(saved), "hush") {
+				t.Errorf("what was configured: %s, %v", saved, err)
+			}
+			if c.damaged {
+				if err := os.WriteFile(filepath.Join(state, "configured.json"), saved[:len(saved)/2], 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			plugin := filepath.Join(h.plugins, "patchbay-dataplane-faulty_v1.0.0")
+			h.faults(plugin, c.faults)
+
+			args := []string{"cleanup", "-data-dir", h.data, "-plugin-dir", h.plugins}
+			stdout, stderr, code := h.cli(args...)
+			if c.left != "" {
+				if code != 1 || !strings.Contains(stderr, c.left) || !strings.Contains(stderr, "-config") || strings.Contains(stdout, "cleaned up") {
+					t.Errorf("cleanup: exit %d\n%s%s", code, stdout, stderr)
+				}
+				if _, err := os.Stat(state); err != nil {
+					t.Errorf("the state of what is left: %v", err)
+				}
+				h.faults(plugin)
+				stdout, stderr, code = h.cli(append(args, "-config", h.configDir)...)
+			}
+			if code != 0 || !strings.Contains(stdout, "Dataplane faulty: cleaned up") {
+				t.Errorf("cleanup: exit %d\n%s%s", code, stdout, stderr)
+			}
+			if exists() {
+				t.Error("what the plugin made is there")
+			}
+			if _, err := os.Stat(h.data); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the data folder is there, with %v", stateFiles(t, h.data))
+			}
+		})
+	}
+}
+
+// TestJSONLogIsJSON: with log_format = "json" every line of the log is JSON,
+// also what there is to say of the configuration.
+func TestJSONLogIsJSON(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "null")
+	h.config("patchbay.hcl", "agent { log_format = \"json\" }\ndataplane \"absent\" {}\n"+nullConfig(staticService("web", 1, 1)))
+	h.start()
+	h.awaitService("web", admin.StateOK, "")
+	h.reload()
+	h.stop()
+	warnings := 0
+	for line := range strings.Lines(h.agent.log()) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		if text, _ := entry["warning"].(string); strings.Contains(text, "patchbay.hcl:2") && strings.Contains(text, "no file patchbay-dataplane-absent_v*") {
+			warnings++
+		}
+	}
+	if warnings != 2 {
+		t.Errorf("the missing plugin is told %d times, for a start and a reload:\n%s", warnings, h.agent.log())
+	}
 }

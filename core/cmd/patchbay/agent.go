@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,10 +25,18 @@ type places struct {
 func addPlaces(cmd *cobra.Command) *places {
 	defaults := config.DefaultPlaces(os.Geteuid())
 	p := &places{}
-	cmd.Flags().StringSliceVar(&p.config, "config", nil, "configuration `path`, a file or a folder; may be given several times (default "+defaults.Config+")")
-	cmd.Flags().StringVar(&p.dataDir, "data-dir", "", "`folder` of the agent's state (default data_dir of the configuration, else "+defaults.DataDir+")")
-	cmd.Flags().StringVar(&p.pluginDir, "plugin-dir", "", "`folder` of the plugins (default plugin_dir of the configuration, else "+defaults.PluginDir+")")
+	cmd.Flags().StringSliceVar(&p.config, "config", nil, "configuration `path`, a file or a folder; may be given several times (default "+cmp.Or(defaults.Config, "none, for the home folder is not known")+")")
+	cmd.Flags().StringVar(&p.dataDir, "data-dir", "", "`folder` of the agent's state (default data_dir of the configuration"+orElse(defaults.DataDir)+")")
+	cmd.Flags().StringVar(&p.pluginDir, "plugin-dir", "", "`folder` of the plugins (default plugin_dir of the configuration"+orElse(defaults.PluginDir)+")")
 	return p
+}
+
+// orElse ends a flag's usage with a default that isn't always known.
+func orElse(place string) string {
+	if place == "" {
+		return ""
+	}
+	return ", else " + place
 }
 
 func newAgentCommand() *cobra.Command {

@@ -17,7 +17,7 @@ type asking struct{ socket string }
 
 func addSocket(cmd *cobra.Command) *asking {
 	a := &asking{}
-	cmd.Flags().StringVar(&a.socket, "socket", "", "the agent's socket `path` (default $PATCHBAY_SOCKET, else "+defaultSocket()+")")
+	cmd.Flags().StringVar(&a.socket, "socket", "", "the agent's socket `path` (default $PATCHBAY_SOCKET"+orElse(defaultSocket())+")")
 	return a
 }
 

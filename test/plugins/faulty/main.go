@@ -45,6 +45,8 @@ func main() {
 type config struct {
 	_      struct{} `description:"Misbehaves on demand."`
 	Faults []string `name:"faults" description:"What to do wrong, such as hang_apply or slow_apply=100ms."`
+	Path   string   `name:"path" description:"A file to make, which only a cleanup removes."`
+	Token  string   `name:"token" sensitive:"true" description:"Part of the file's name, as if it were a secret."`
 }
 
 type options struct {
@@ -59,6 +61,7 @@ type faulty struct {
 
 	mu        sync.Mutex
 	config    faults
+	path      string // of the file that it has made; empty for none
 	stateDir  string
 	services  map[string]*dataplane.Service
 	applies   int
@@ -163,11 +166,20 @@ func (f *faulty) Configure(_ context.Context, c dataplane.Config) (dataplane.Ado
 	}
 	f.mu.Lock()
 	f.config, f.stateDir, f.succeeded = fs, c.StateDir, false
+	f.path = ""
+	if block := c.Block.(*config); block.Path != "" {
+		f.path = block.Path + block.Token
+	}
 	f.mu.Unlock()
 	f.journal("configure")
 	f.hangIf("hang_configure")
 	if _, ok := f.has("fail_configure"); ok {
 		return dataplane.Adopted{}, errors.New("configuring fails, as asked")
+	}
+	if f.path != "" {
+		if err := os.WriteFile(f.path, nil, 0o600); err != nil {
+			return dataplane.Adopted{}, err
+		}
 	}
 	f.crashLater()
 	f.spamIf()
@@ -239,6 +251,9 @@ func (f *faulty) Close(_ context.Context, mode dataplane.CloseMode) error {
 	f.hangIf("hang_close")
 	if _, ok := f.has("fail_close"); ok {
 		return errors.New("closing fails, as asked")
+	}
+	if mode == dataplane.CloseCleanup && f.path != "" {
+		return os.RemoveAll(f.path)
 	}
 	return nil
 }
