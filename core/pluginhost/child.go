@@ -31,6 +31,8 @@ type child struct {
 
 	cmd   *exec.Cmd
 	pidfd *os.File
+	// runtimeDir is what its environment names, and that of its children.
+	runtimeDir string
 
 	// mu keeps the process number from being given to another process while
 	// a signal is on its way.
@@ -41,8 +43,9 @@ type child struct {
 }
 
 // startChild runs an image in a session of its own, with that environment,
-// standard input null, the two files as output, and no other descriptor.
-func startChild(i *image, env []string, stdout, stderr *os.File) (*child, error) {
+// which names the runtime folder, standard input null, the two files as output,
+// and no other descriptor.
+func startChild(i *image, env []string, runtimeDir string, stdout, stderr *os.File) (*child, error) {
 	pidfd := -1
 	cmd := &exec.Cmd{
 		Path:        fmt.Sprintf("/proc/self/fd/%d", i.file.Fd()),
@@ -65,7 +68,7 @@ func startChild(i *image, env []string, stdout, stderr *os.File) (*child, error)
 	if err := startPatiently(cmd); err != nil {
 		return nil, startError(i, err)
 	}
-	c := &child{pid: cmd.Process.Pid, started: time.Now(), exited: make(chan struct{}), cmd: cmd}
+	c := &child{pid: cmd.Process.Pid, started: time.Now(), exited: make(chan struct{}), cmd: cmd, runtimeDir: runtimeDir}
 	if err := c.watch(pidfd); err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -119,15 +122,16 @@ func (c *child) watch(pidfd int) error {
 }
 
 // reap waits for the end on the runtime's poller. What the plugin has started
-// in its session ends with it: two writers of one table are worse than none.
-// That is done while the zombie still keeps its number.
+// ends with it: two writers of one table are worse than none. That is done
+// while the zombie still keeps its number.
 func (c *child) reap(raw syscall.RawConn) {
 	defer close(c.exited)
 	_ = raw.Read(ended) // its only error is a closed file, which nobody closes before
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = unix.Kill(-c.pid, unix.SIGKILL) // there is nobody left as a rule
-	_ = c.cmd.Wait()                    // the state says it better than the error
+	family{leader: c.pid, runtimeDir: c.runtimeDir}.kill()
+	_ = c.cmd.Wait() // the state says it better than the error
 	c.state = c.cmd.ProcessState
 	c.reaped = true
 	_ = c.pidfd.Close()
@@ -150,7 +154,7 @@ func (c *child) signal(signal syscall.Signal) {
 	}
 }
 
-// kill ends the process and all that it started in its session.
+// kill ends the process and its group; reap ends all else that it started.
 func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

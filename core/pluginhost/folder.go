@@ -3,7 +3,9 @@ package pluginhost
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -15,21 +17,43 @@ const (
 )
 
 // makeRuntimeDir makes a folder for the sockets of one process, which only the
-// agent's user may enter.
-func makeRuntimeDir(configured string) (string, error) {
+// agent's user may enter. Before there is a process, it says whose it will be:
+// the supervisor's with that state folder, or nobody's for an empty one.
+func makeRuntimeDir(configured, stateDir string) (string, error) {
+	mine, err := thisOwner(stateDir)
+	if err != nil {
+		return "", fmt.Errorf("making a folder for sockets: %w", err)
+	}
 	var errs []error
 	for _, parent := range runtimeParents(configured) {
 		if len(parent)+len(longestSocket) > socketPathMax {
 			errs = append(errs, fmt.Errorf("%s is too long for the path of a socket", parent))
 			continue
 		}
-		dir, err := os.MkdirTemp(parent, "patchbay-") // mode 0700
-		if err == nil {
-			return dir, nil
+		dir, err := mkdirNumbered(parent)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		errs = append(errs, err)
+		if err := os.Symlink(mine.String(), filepath.Join(dir, ownerName)); err != nil {
+			errs = append(errs, err, os.Remove(dir))
+			continue
+		}
+		return dir, nil
 	}
 	return "", fmt.Errorf("making a folder for sockets: %w", errors.Join(errs...))
+}
+
+// mkdirNumbered makes a folder whose name holds the number of this process: one
+// that is left before it is marked can be told by it.
+func mkdirNumbered(parent string) (string, error) {
+	for try := 1; ; try++ {
+		dir := filepath.Join(parent, fmt.Sprintf("%s%07d%03d", runtimePrefix, os.Getpid(), rand.IntN(1000)))
+		err := os.Mkdir(dir, 0o700)
+		if err == nil || try == 100 || !errors.Is(err, os.ErrExist) {
+			return dir, err
+		}
+	}
 }
 
 // runtimeParents gives the places for short-lived folders, the best first.

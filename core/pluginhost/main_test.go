@@ -112,12 +112,17 @@ func (b *bench) nothingLeft() {
 	})
 }
 
-// processesUsing gives the processes that run a program below dir or write
-// their output there, zombies of ours included by their name.
+// processesUsing gives the processes that run a program below dir, write their
+// output there, or have it in their environment.
 func processesUsing(dir string) []string {
 	var out []string
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range processes {
+		environment, _ := os.ReadFile(filepath.Join(p, "environ"))
+		if strings.Contains(string(environment), "="+dir+"/") {
+			out = append(out, filepath.Base(p)+" by its environment")
+			continue
+		}
 		for _, link := range []string{"exe", "fd/1", "fd/2", "fd/3"} {
 			target, err := os.Readlink(filepath.Join(p, link))
 			if err == nil && strings.HasPrefix(target, dir+"/") && p != fmt.Sprintf("/proc/%d", os.Getpid()) {

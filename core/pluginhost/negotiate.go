@@ -90,14 +90,14 @@ func (r *processRunner) Start(context.Context) error {
 	env := append(r.env,
 		dataplane.EnvHostUID+"="+strconv.Itoa(os.Geteuid()),
 		dataplane.EnvLogLevel+"="+p.log.GetLevel().String())
-	child, err := startChild(p.image, env, p.output.stdout.append, p.output.stderr.append)
+	child, err := startChild(p.image, env, p.runtimeDir, p.output.stdout.append, p.output.stderr.append)
 	if err != nil {
 		return err
 	}
 	p.child = child
 	r.stopKilling = context.AfterFunc(r.ctx, child.kill)
 	if r.options.started != nil {
-		return r.options.started(child.pid, p.runtimeDir)
+		r.options.started(child.pid, p.runtimeDir)
 	}
 	return nil
 }

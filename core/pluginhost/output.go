@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 // A plugin prints into files, opened for appending, which the core follows: a
 // pipe would block or kill a plugin whose core has died. The files are bounded:
 // once one is long and has been read it is emptied, while the plugin goes on
 // writing at its end, wherever that is.
+//
+// Standard output is in memory, because its first line is needed even when the
+// disk is full; so is standard error, where the disk has no room for it.
 
 const (
 	// longestFile is the size at which a file that has been read is emptied,
@@ -26,11 +30,14 @@ const (
 	longestBacklog = 64 << 20
 	// longestLine is where a line is cut, in bytes.
 	longestLine = 16 << 10
-	// Time between looks at a file, while it grows and otherwise. Looking
-	// costs a microsecond, works on every file system, and unlike inotify
-	// never runs into a limit of the machine.
+	// roomAhead is the room on disk that a file takes at first, in bytes.
+	roomAhead = 64 << 10
+	// lookWhileBusy is the time between looks at files that grow. Then the
+	// kernel says when to look, and lookAnyway is for what it may miss. Where
+	// it can't, the time between looks doubles up to lookWhileIdle.
 	lookWhileBusy = 5 * time.Millisecond
-	lookWhileIdle = 50 * time.Millisecond
+	lookWhileIdle = time.Second
+	lookAnyway    = time.Minute
 )
 
 // outputFile is the standard output or standard error of one process.
@@ -54,9 +61,28 @@ func openOutput(path string) (*outputFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a file for the plugin's output: %w", err)
 	}
+	// What the first lines need is taken now: a disk that is full says so here.
+	err = unix.Fallocate(int(write.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, roomAhead)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, errors.Join(fmt.Errorf("room for %s: %w", path, err), write.Close(), os.Remove(path))
+	}
 	follow, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("following the plugin's output: %w", err), write.Close())
+	}
+	return &outputFile{append: write, follow: follow}, nil
+}
+
+// memoryOutput makes a file that is on no disk; the name is for those who look.
+func memoryOutput(name string) (*outputFile, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making a file in memory for the plugin's output: %w", err)
+	}
+	follow := os.NewFile(uintptr(fd), name)
+	write, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening a file in memory for the plugin's output: %w", err), follow.Close())
 	}
 	return &outputFile{append: write, follow: follow}, nil
 }
@@ -132,17 +158,20 @@ func (f *outputFile) flush(take func(line []byte)) {
 type output struct {
 	stdout, stderr *outputFile
 	log            *lineLog
-	// offsets holds how far the files have been read, for the core that comes
-	// after one that was killed.
+	// offsets holds how far standard error has been read, for the core that
+	// comes after one that was killed; nil when it is in memory.
 	offsets *os.File
+	// changes is the kernel's word that a file has grown; nil for none.
+	changes *os.File
 
 	stop     chan struct{}
 	stopOnce sync.Once
 	done     chan struct{}
 }
 
-// newOutput makes the files in a folder, after reading what an earlier process
-// said that nobody has read. Follow starts the following.
+// newOutput makes the files, that of standard error in a folder if one is given
+// and has room, after reading what an earlier process said that nobody has
+// read. Follow starts the following.
 func newOutput(dir, name string, logger hclog.Logger, dropped func(lines int)) (_ *output, err error) {
 	o := &output{log: newLineLog(logger, dropped), stop: make(chan struct{}), done: make(chan struct{})}
 	defer func() {
@@ -150,37 +179,75 @@ func newOutput(dir, name string, logger hclog.Logger, dropped func(lines int)) (
 			err = errors.Join(err, o.closeFiles())
 		}
 	}()
-	path := filepath.Join(dir, name)
-	if o.offsets, err = os.OpenFile(path+".offsets", os.O_CREATE|os.O_RDWR, 0o640); err != nil {
-		return o, fmt.Errorf("making a file for the plugin's output: %w", err)
+	if o.stdout, err = memoryOutput(name + ".stdout"); err != nil {
+		return nil, err
 	}
-	o.catchUp(path)
-	if o.stdout, err = openOutput(path + ".stdout"); err != nil {
-		return o, err
+	if dir != "" {
+		if err := o.onDisk(filepath.Join(dir, name)); err != nil {
+			logger.Warn("the plugin's output is in memory only: what is not logged when the core ends is lost", "error", err)
+		}
 	}
-	if o.stderr, err = openOutput(path + ".stderr"); err != nil {
-		return o, err
+	if o.stderr == nil {
+		if o.stderr, err = memoryOutput(name + ".stderr"); err != nil {
+			return nil, err
+		}
 	}
-	return o, o.save()
+	o.changes = watchFiles(o.stdout.follow, o.stderr.follow)
+	return o, nil
 }
 
-// offsetsForm holds the offsets in a fixed width, so that one write replaces
-// them.
-const offsetsForm = "%20d %20d\n"
+// onDisk opens the files that outlive the core.
+func (o *output) onDisk(path string) error {
+	offsets, err := os.OpenFile(path+".offsets", os.O_CREATE|os.O_RDWR, 0o640)
+	if err != nil {
+		return fmt.Errorf("making a file for the plugin's output: %w", err)
+	}
+	o.offsets = offsets
+	o.catchUp(path)
+	stderr, err := openOutput(path + ".stderr")
+	if err == nil {
+		o.stderr = stderr
+		return o.save()
+	}
+	o.offsets = nil
+	return errors.Join(err, offsets.Close())
+}
+
+// watchFiles gives a file that can be read when one of the files has changed;
+// nil where the machine has no more of the kind.
+func watchFiles(files ...*os.File) *os.File {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	changes := os.NewFile(uintptr(fd), "inotify")
+	for _, f := range files {
+		if _, err := unix.InotifyAddWatch(fd, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.IN_MODIFY); err != nil {
+			_ = changes.Close() // the files are looked at in any case
+			return nil
+		}
+	}
+	return changes
+}
+
+// offsetsForm holds the offset in a fixed width, so that one write replaces it.
+const offsetsForm = "%20d\n"
 
 func (o *output) save() error {
-	_, err := o.offsets.WriteAt(fmt.Appendf(nil, offsetsForm, o.stdout.offset, o.stderr.offset), 0)
+	if o.offsets == nil {
+		return nil
+	}
+	_, err := o.offsets.WriteAt(fmt.Appendf(nil, offsetsForm, o.stderr.offset), 0)
 	return err
 }
 
-// catchUp logs the end of the files of an earlier process. Without offsets
+// catchUp logs the end of the file of an earlier process. Without an offset
 // that can be read there is none.
 func (o *output) catchUp(path string) {
-	var stdout, stderr int64
-	if _, err := fmt.Fscanf(o.offsets, offsetsForm, &stdout, &stderr); err != nil {
+	var stderr int64
+	if _, err := fmt.Fscanf(o.offsets, offsetsForm, &stderr); err != nil {
 		return
 	}
-	o.catchUpWith(path+".stdout", stdout, o.log.stdout)
 	o.catchUpWith(path+".stderr", stderr, o.log.stderr)
 }
 
@@ -207,21 +274,61 @@ func (o *output) catchUpWith(path string, offset int64, take func([]byte)) {
 // follow reads both files until Close; it is run as a goroutine.
 func (o *output) follow() {
 	defer close(o.done)
-	for {
-		busy := o.look()
-		wait := lookWhileIdle
-		if busy {
+	wait := lookWhileBusy
+	for !o.stopped() {
+		switch {
+		case o.look():
 			wait = lookWhileBusy
+			o.pause(wait)
+		case o.changes != nil:
+			o.await()
+		default:
+			o.pause(wait)
+			wait = min(2*wait, lookWhileIdle)
 		}
-		select {
-		case <-o.stop:
-			o.look()
-			o.stdout.flush(o.log.stdout)
-			o.stderr.flush(o.log.stderr)
-			o.log.reportDropped(time.Now(), true)
-			return
-		case <-time.After(wait):
-		}
+	}
+	o.look()
+	o.stdout.flush(o.log.stdout)
+	o.stderr.flush(o.log.stderr)
+	o.log.reportDropped(time.Now(), true)
+}
+
+func (o *output) stopped() bool {
+	select {
+	case <-o.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for a time, or for Close.
+func (o *output) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-o.stop:
+	case <-timer.C:
+	}
+}
+
+// await waits until a file has changed, or for Close, which moves the deadline
+// into the past after it has closed stop.
+func (o *output) await() {
+	limit := lookAnyway
+	if o.log.unsaid > 0 {
+		limit = reportEvery
+	}
+	err := o.changes.SetReadDeadline(time.Now().Add(limit))
+	if o.stopped() {
+		return
+	}
+	var events [4096]byte
+	if err == nil {
+		_, err = o.changes.Read(events[:])
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		o.pause(lookWhileIdle)
 	}
 }
 
@@ -242,15 +349,22 @@ func (o *output) look() (busy bool) {
 // Close reads what is left, once, and lets go of the files. The process should
 // have ended.
 func (o *output) Close() error {
-	o.stopOnce.Do(func() { close(o.stop) })
+	o.stopOnce.Do(func() {
+		close(o.stop)
+		if o.changes != nil {
+			_ = o.changes.SetReadDeadline(time.Unix(1, 0)) // at the worst it waits a minute
+		}
+	})
 	<-o.done
 	return o.closeFiles()
 }
 
 func (o *output) closeFiles() error {
 	var errs []error
-	if o.offsets != nil {
-		errs = append(errs, o.offsets.Close())
+	for _, f := range []*os.File{o.offsets, o.changes} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
 	}
 	for _, f := range []*outputFile{o.stdout, o.stderr} {
 		if f != nil {

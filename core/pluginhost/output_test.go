@@ -204,7 +204,7 @@ func TestCatchUp(t *testing.T) {
 		}
 		must(t, next.closeFiles())
 	}
-	for _, junk := range []string{"", "junk", "99999999999 -1\n", "-5 -5\n"} {
+	for _, junk := range []string{"", "junk", "99999999999\n", "-5\n", "0 0\n"} {
 		must(t, os.WriteFile(filepath.Join(dir, "web.offsets"), []byte(junk), 0o600))
 		next, err := newOutput(dir, "web", before.logger(), func(int) {})
 		must(t, err)
@@ -232,4 +232,37 @@ func FuzzLine(f *testing.F) {
 			t.Errorf("last words %q", text)
 		}
 	})
+}
+
+// TestOutputIsFollowed has output that comes after long silence, with the
+// kernel's word that it came and without.
+func TestOutputIsFollowed(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			var out logged
+			o, err := newOutput(t.TempDir(), "web", out.logger(), func(int) {})
+			must(t, err)
+			if o.changes == nil {
+				t.Fatal("no inotify: too many of them are in use on this machine")
+			}
+			if deaf {
+				must(t, o.changes.Close())
+				o.changes = nil
+			}
+			go o.follow()
+			for i := range 3 {
+				time.Sleep(150 * time.Millisecond) // long for the eager looks at the start
+				file := []*outputFile{o.stdout, o.stderr}[i%2]
+				_, err := fmt.Fprintf(file.append, "line %d\n", i)
+				must(t, err)
+				waitUntil(t, "the line is in the log", func() error {
+					if lines := out.lines(); len(lines) != i+1 {
+						return fmt.Errorf("%q", lines)
+					}
+					return nil
+				})
+			}
+			must(t, o.Close())
+		})
+	}
 }

@@ -50,11 +50,15 @@ type Process struct {
 // launchOptions are what a launch needs beside the image.
 type launchOptions struct {
 	runtimeDir string
-	// logDir is where output goes; empty for the runtime folder.
+	// stateDir tells the next core whose process it is; empty for one that is
+	// started for a few questions.
+	stateDir string
+	// logDir is where output goes; empty for nowhere but the log.
 	logDir string
 	logger hclog.Logger
-	// started is told of the process before anything is asked of it.
-	started func(pid int, runtimeDir string) error
+	// started is told of the process before anything is asked of it; nil for
+	// nobody.
+	started func(pid int, runtimeDir string)
 	dropped func(lines int)
 }
 
@@ -72,16 +76,12 @@ func launch(ctx context.Context, i *image, options launchOptions) (_ *Process, e
 			err = p.abort(ctx, err)
 		}
 	}()
-	if p.runtimeDir, err = makeRuntimeDir(options.runtimeDir); err != nil {
-		return nil, err
+	if p.runtimeDir, err = makeRuntimeDir(options.runtimeDir, options.stateDir); err != nil {
+		return nil, &machineError{err}
 	}
-	logDir := options.logDir
-	if logDir == "" {
-		logDir = p.runtimeDir
-	}
-	output, err := newOutput(logDir, i.Name, options.logger, options.dropped)
+	output, err := newOutput(options.logDir, i.Name, options.logger, options.dropped)
 	if err != nil {
-		return nil, err
+		return nil, &machineError{err}
 	}
 	p.output = output
 	go output.follow()

@@ -1,7 +1,6 @@
 package pluginhost
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -53,18 +51,10 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// startTicks reads the start of a process; the name in the second field may
-// hold anything, so fields are counted from its last bracket.
+// startTicks reads the start of a process.
 func startTicks(pid int) (uint64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(fields))
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
+	s, err := readStat(pid)
+	return s.startTicks, err
 }
 
 // writeRecord notes a process that has just been started.
@@ -109,9 +99,13 @@ func endOrphan(ctx context.Context, dir string) (int, error) {
 		if err := errors.Join(err, unix.Close(pidfd)); err != nil {
 			return 0, err
 		}
+		family{leader: r.PID, runtimeDir: r.RuntimeDir}.kill()
 	}
-	if r.RuntimeDir != "" && strings.HasPrefix(filepath.Base(r.RuntimeDir), "patchbay-") {
-		err = os.RemoveAll(r.RuntimeDir)
+	if runtimeName.MatchString(filepath.Base(r.RuntimeDir)) {
+		// What it has started may live on without it.
+		if _, err = (family{runtimeDir: r.RuntimeDir}).end(ctx); err == nil {
+			err = os.RemoveAll(r.RuntimeDir)
+		}
 	}
 	return ended, errors.Join(err, removeRecord(dir))
 }

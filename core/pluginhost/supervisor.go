@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -119,10 +120,14 @@ func (s *Supervisor) Run(ctx context.Context) error {
 
 // prepare makes the folders and takes over from an earlier core.
 func (s *Supervisor) prepare(ctx context.Context) error {
-	if err := os.MkdirAll(s.options.StateDir, 0o700); err != nil {
+	if err := os.MkdirAll(s.options.StateDir, 0o700); isFull(err) {
+		s.log.Warn("there is no room for the plugin's state folder", "error", err)
+	} else if err != nil {
 		return fmt.Errorf("making the state folder: %w", err)
 	}
-	if err := os.MkdirAll(s.options.LogDir, 0o750); err != nil {
+	if err := os.MkdirAll(s.options.LogDir, 0o750); isFull(err) {
+		s.log.Warn("there is no room for the log folder", "error", err)
+	} else if err != nil {
 		return fmt.Errorf("making the log folder: %w", err)
 	}
 	good, err := readGood(s.options.StateDir)
@@ -139,7 +144,19 @@ func (s *Supervisor) prepare(ctx context.Context) error {
 	if pid != 0 {
 		s.log.Info("ended the plugin process that an earlier core had left running", "pid", pid)
 	}
+	pids, err := sweep(ctx, s.options.RuntimeDir, s.options.StateDir)
+	if err != nil {
+		s.log.Warn("something that an earlier core left is still there", "error", err)
+	}
+	if len(pids) > 0 {
+		s.log.Info("ended processes that an earlier core had left running", "pids", pids)
+	}
 	return nil
+}
+
+// isFull tells of a disk without room: a plugin runs all the same.
+func isFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // sleep waits until it is time for another attempt, or something is new.
@@ -198,10 +215,13 @@ func (s *Supervisor) start(ctx context.Context, image *image) (*Process, error) 
 		status.State = StateStarting
 		status.Starts++
 	})
-	logger := s.log
 	process, err := launch(ctx, image, launchOptions{
-		runtimeDir: s.options.RuntimeDir, logDir: s.options.LogDir, logger: logger,
-		started: func(pid int, runtimeDir string) error { return writeRecord(s.options.StateDir, image, pid, runtimeDir) },
+		runtimeDir: s.options.RuntimeDir, stateDir: s.options.StateDir, logDir: s.options.LogDir, logger: s.log,
+		started: func(pid int, runtimeDir string) {
+			if err := writeRecord(s.options.StateDir, image, pid, runtimeDir); err != nil {
+				s.log.Warn("the plugin's process can't be noted for the next core, which will look for it", "error", err)
+			}
+		},
 		dropped: func(lines int) { s.droppedLines.Add(uint64(lines)) },
 	})
 	err = errors.Join(err, image.Close())

@@ -112,7 +112,7 @@ func checkSurroundings(t *testing.T, b *bench, p *Process) {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}
 	wantFDs := map[string]string{
-		"0": "/dev/null", "1": filepath.Join(b.logs, "good.stdout"), "2": filepath.Join(b.logs, "good.stderr"),
+		"0": "/dev/null", "1": "/memfd:good.stdout (deleted)", "2": filepath.Join(b.logs, "good.stderr"),
 	}
 	ours := map[string]bool{}
 	for _, target := range descriptors(t) {
@@ -511,8 +511,8 @@ func TestPrintsWithoutEnd(t *testing.T) {
 	p := r.wantReady()
 	largest := int64(0)
 	waitUntil(t, "lots of lines were dropped", func() error {
-		for _, file := range []string{"flood.stdout", "flood.stderr"} {
-			if info, err := os.Stat(filepath.Join(b.logs, file)); err == nil {
+		for _, file := range []string{filepath.Join(b.logs, "flood.stderr"), fmt.Sprintf("/proc/%d/fd/1", p.PID())} {
+			if info, err := os.Stat(file); err == nil {
 				largest = max(largest, info.Size())
 			}
 		}
@@ -589,25 +589,9 @@ func TestOrphanOfKilledCore(t *testing.T) {
 			} else {
 				b.install("good", "1.0.0")
 			}
-			core := exec.Command(os.Args[0])
-			core.Env = append(os.Environ(), "PLUGINHOST_TEST_CORE="+strings.Join([]string{b.plugins, b.state, b.logs, b.runtime}, ":"))
-			out, err := core.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := core.Start(); err != nil {
-				t.Fatal(err)
-			}
-			var pid int
-			if _, err := fmt.Fscanf(out, "ready %d\n", &pid); err != nil {
-				t.Fatal(err)
-			}
-			if err := core.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			if err := core.Wait(); err == nil {
-				t.Error("the core ended well")
-			}
+			core := b.startCore("good")
+			pid := core.wantReady()
+			core.kill()
 			if err := syscall.Kill(pid, 0); err != nil {
 				t.Fatalf("the plugin did not outlive its core: %v", err)
 			}
@@ -624,22 +608,6 @@ func TestOrphanOfKilledCore(t *testing.T) {
 				return nil
 			})
 		})
-	}
-}
-
-// runCore is a core that will be killed; see TestOrphanOfKilledCore.
-func runCore() {
-	dirs := strings.Split(os.Getenv("PLUGINHOST_TEST_CORE"), ":")
-	s := New(Options{
-		Name: "good", Dir: dirs[0], StateDir: dirs[1], LogDir: dirs[2], RuntimeDir: dirs[3],
-		OnReady: func(_ context.Context, p *Process) error {
-			fmt.Println("ready", p.PID())
-			return nil
-		},
-		OnGone: func(*Process, error) {},
-	})
-	if err := s.Run(context.Background()); err != nil {
-		panic(err)
 	}
 }
 

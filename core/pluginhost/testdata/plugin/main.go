@@ -64,10 +64,25 @@ func (p *plugin) early() {
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
+	case "family", "familycrash":
+		start(&syscall.SysProcAttr{Setpgid: true})
+		start(&syscall.SysProcAttr{Setsid: true})
+		if p.behaviour == "familycrash" {
+			os.Exit(6)
+		}
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	case "later":
 		time.AfterFunc(300*time.Millisecond, func() { os.Exit(5) })
+	}
+}
+
+// start starts a process that is not in the plugin's group.
+func start(attributes *syscall.SysProcAttr) {
+	child := exec.Command("sleep", "3600")
+	child.SysProcAttr = attributes
+	if err := child.Start(); err != nil {
+		panic(err)
 	}
 }
 
