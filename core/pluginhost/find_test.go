@@ -96,7 +96,7 @@ func TestTrust(t *testing.T) {
 		{name: "writable by others", want: "others may write the file", prepare: func(t *testing.T, _, path string) { must(t, os.Chmod(path, 0o757)) }},
 		{name: "writable by group", want: "chmod go-w", prepare: func(t *testing.T, _, path string) { must(t, os.Chmod(path, 0o775)) }},
 		{name: "folder writable by group", want: "others may write the folder", prepare: func(t *testing.T, dir, _ string) { must(t, os.Chmod(filepath.Join(dir, "p"), 0o775)) }},
-		{name: "folder sticky and writable", want: "others may write the folder", prepare: func(t *testing.T, dir, _ string) {
+		{name: "folder sticky and writable", want: "(mode 0777): put the plugin into a folder of its own with mode 0755", prepare: func(t *testing.T, dir, _ string) {
 			must(t, os.Chmod(filepath.Join(dir, "p"), 0o777|os.ModeSticky))
 		}},
 		{name: "folder above writable", want: "others may write the folder", prepare: func(t *testing.T, dir, _ string) { must(t, os.Chmod(dir, 0o777)) }},
@@ -118,7 +118,7 @@ func TestTrust(t *testing.T) {
 		{name: "link into a folder writable by others", want: "others may write the folder", prepare: func(t *testing.T, dir, path string) {
 			link(t, path, filepath.Join(dir, "elsewhere"), 0o777)
 		}},
-		{name: "link into a sticky folder", want: "others may write the folder", prepare: func(t *testing.T, dir, path string) {
+		{name: "link into a sticky folder", want: "(mode 0777): put the plugin into a folder of its own with mode 0755", prepare: func(t *testing.T, dir, path string) {
 			link(t, path, filepath.Join(dir, "elsewhere"), 0o777|os.ModeSticky)
 		}},
 		{name: "link through a folder writable by others", want: "others may write the folder", prepare: func(t *testing.T, dir, path string) {

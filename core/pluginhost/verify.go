@@ -110,8 +110,18 @@ func trustFile(path string, info fs.FileInfo) error {
 	return trustOwner(path, info)
 }
 
+// writable says that others may write something, and what to do: never to take
+// a shared folder such as /tmp from those who use it.
 func writable(what, path string, info fs.FileInfo) error {
-	return fmt.Errorf("its group or others may write the %s %s (mode %04o): chmod go-w %s", what, path, info.Mode().Perm(), path)
+	advice := "chmod go-w " + path
+	switch {
+	case !info.IsDir():
+	case info.Mode()&fs.ModeSticky != 0:
+		advice = "put the plugin into a folder of its own with mode 0755"
+	default:
+		advice = "put the plugin into a folder that only root or the agent's user may write, or, if no one else has business there, " + advice
+	}
+	return fmt.Errorf("its group or others may write the %s %s (mode %04o): %s", what, path, info.Mode().Perm(), advice)
 }
 
 func trustOwner(path string, info fs.FileInfo) error {
