@@ -103,7 +103,10 @@ type Agent struct {
 	carriers       map[string]*carrier
 	// leaving are carriers whose block is gone, until their dataplane has
 	// acknowledged that its services are gone.
-	leaving    map[string]*carrier
+	leaving map[string]*carrier
+	// silent are the files, with their identity, that were started for a
+	// dataplane and did not answer in time.
+	silent     map[string]string
 	discovery  *discovery // nil without a source "consul"
 	lastReload *admin.Reload
 	loadedAt   time.Time
@@ -159,6 +162,7 @@ func prepare(options Options, cfg *config.Config) (*Agent, error) {
 		schemas:     map[string]config.PluginSchema{},
 		carriers:    map[string]*carrier{},
 		leaving:     map[string]*carrier{},
+		silent:      map[string]string{},
 	}
 	var warning error
 	var err error
@@ -325,14 +329,17 @@ func (a *Agent) fingerprint() string {
 }
 
 // allCarriers gives the carriers in the order of names, those that are leaving
-// last.
+// last. There is one of each name: of one that leaves and its successor, the
+// successor.
 func (a *Agent) allCarriers() []*carrier {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []*carrier
 	for _, set := range []map[string]*carrier{a.carriers, a.leaving} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {
-			all = append(all, set[name])
+			if c := a.carriers[name]; c == nil || c == set[name] {
+				all = append(all, set[name])
+			}
 		}
 	}
 	return all

@@ -94,6 +94,7 @@ func (c *carrierView) status(unread []string) admin.DataplaneStatus {
 		Connected:    c.connected,
 		Acknowledged: c.session.AcknowledgedRevision,
 		WaitingSince: instant(c.session.WaitingSince),
+		SilentSince:  instant(c.silentSince),
 		Error:        c.session.LastError,
 	}
 	state, reason := c.pluginState()
@@ -103,6 +104,9 @@ func (c *carrierView) status(unread []string) admin.DataplaneStatus {
 		return s
 	}
 	s.State = string(c.session.State)
+	if silence := s.Silence(time.Now()); silence != "" {
+		s.Error = silence
+	}
 	switch c.session.State {
 	case dispatch.StateWaiting, dispatch.StateHeld, dispatch.StateSuperseded:
 		s.Holding = c.waitingFor(unread)
@@ -139,6 +143,9 @@ func (a *Agent) Plugins() admin.PluginList {
 		p.State, p.Reason = cv.pluginState()
 		if cv.connected && cv.description != nil {
 			p.Protocol = cv.description.Protocol
+		}
+		if p.Reason == "" {
+			p.Reason = cv.silence()
 		}
 		if p.Reason == "" {
 			p.Reason = cv.session.LastError
@@ -254,7 +261,7 @@ func (a *Agent) inspect(ctx context.Context, s *catalog.Service) *admin.InForce 
 		out.Error = "there is no such dataplane"
 		return out
 	}
-	_, client, _ := c.running()
+	client := c.running().client
 	if client == nil {
 		out.Error = "its plugin does not run"
 		return out

@@ -22,8 +22,8 @@ const (
 	// statisticsInterval is how often plugins tell what they have counted.
 	statisticsInterval = 10 * time.Second
 	// hangsAllowed is how many Applies in a row may meet their deadline before
-	// the plugin is ended: it forwards traffic all the same, so there is no
-	// hurry.
+	// the plugin is ended. It answers otherwise, or listen would have ended it,
+	// so that it probably forwards traffic all the same: there is no hurry.
 	hangsAllowed = 2
 	// describeTimeout, configureTimeout and inspectTimeout are the deadlines of
 	// those calls.
@@ -45,8 +45,17 @@ type carrier struct {
 	// stop ends supervisor and session; done is closed when they have ended.
 	stop context.CancelFunc
 	done chan struct{}
+	// left is closed when a carrier whose block is gone has ended and nothing
+	// of it is left.
+	left chan struct{}
+	// life ends with stop. settling is held by the one who configures the
+	// plugin.
+	life     context.Context
+	settling semaphore
 
 	mu sync.Mutex
+	// parting is the last configuration that had the block, once it is gone.
+	parting *config.Config
 	// process that runs, and what it said of itself; nil while there is none.
 	process     *pluginhost.Process
 	client      *dataplane.Client
@@ -58,6 +67,9 @@ type carrier struct {
 	sent *dataplane.HostConfig
 	// fault is why the block can't be used with the plugin; empty when it can.
 	fault string
+	// unanswered is when the plugin was asked for a sign of life that it has
+	// not given yet; zero while it answers.
+	unanswered time.Time
 	// unwatch ends the goroutine that follows the plugin's events.
 	unwatch    func()
 	statistics statistics
@@ -73,13 +85,17 @@ func settingsOf(block *config.Dataplane) pluginhost.Settings {
 }
 
 // newCarrier makes the carrier of a block and starts it: its plugin is being
-// started when newCarrier returns.
-func (a *Agent) newCarrier(cfg *config.Config, block *config.Dataplane) *carrier {
+// started when newCarrier returns. A predecessor of the same name that is still
+// leaving is told to end, and ends first: two would share folders, and what is
+// in the kernel.
+func (a *Agent) newCarrier(cfg *config.Config, block *config.Dataplane, predecessor *carrier) *carrier {
 	c := &carrier{
 		name:       block.Name,
 		log:        a.log.Named("dataplane").With("dataplane", block.Name),
 		agent:      a,
 		done:       make(chan struct{}),
+		left:       make(chan struct{}),
+		settling:   make(semaphore, 1),
 		statistics: newStatistics(),
 	}
 	c.supervisor = pluginhost.New(pluginhost.Options{
@@ -100,16 +116,19 @@ func (a *Agent) newCarrier(cfg *config.Config, block *config.Dataplane) *carrier
 		OnApplied:     c.applied,
 		OnHang:        c.hangs,
 	})
-	var ctx context.Context
-	ctx, c.stop = context.WithCancel(a.carriersCtx)
+	c.life, c.stop = context.WithCancel(a.carriersCtx)
 	a.mu.Lock()
 	a.carriers[c.name] = c
 	a.mu.Unlock()
 	unsubscribe := a.catalog.Subscribe(c.publish)
 	a.wg.Go(func() {
 		defer close(c.done)
-		c.run(ctx)
-		unsubscribe()
+		defer unsubscribe()
+		if predecessor != nil {
+			predecessor.stop()
+			<-predecessor.left
+		}
+		c.run(c.life)
 	})
 	return c
 }
@@ -127,6 +146,23 @@ func (c *carrier) run(ctx context.Context) {
 		c.agent.problem("dataplane", fmt.Errorf("dataplane %s: %w", c.name, err))
 	}
 	wg.Wait()
+}
+
+// runningPlugin is the plugin that runs; its client is nil when there is none.
+type runningPlugin struct {
+	client      *dataplane.Client
+	description *dataplane.HostDescription
+	path        string
+	connected   bool
+}
+
+func (c *carrier) running() runningPlugin {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil {
+		return runningPlugin{}
+	}
+	return runningPlugin{c.client, c.description, c.process.Binary().Path, c.connected}
 }
 
 // publish tells the session of a change, and that all sources are read.
@@ -149,14 +185,16 @@ func (c *carrier) publish(change catalog.Change) {
 func (c *carrier) ready(ctx context.Context, process *pluginhost.Process) error {
 	c.mu.Lock()
 	c.process, c.client, c.description = process, process.Client(), process.Description()
+	c.sent, c.unanswered = nil, time.Time{}
 	c.mu.Unlock()
+	c.agent.answers(c.name)
 	c.agent.notice.bump()
 	select {
 	case <-c.agent.inForceOnce:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	err := c.agent.configure(ctx, c)
+	_, err := c.settle(ctx)
 	c.mu.Lock()
 	c.fault = ""
 	if err != nil {
@@ -168,7 +206,11 @@ func (c *carrier) ready(ctx context.Context, process *pluginhost.Process) error 
 	}
 	c.connected = true
 	client, adopted := c.client, c.adopted
-	c.unwatch = c.watch(client)
+	stopWatch, stopListening := c.watch(client), c.listen(process)
+	c.unwatch = func() {
+		stopListening()
+		stopWatch()
+	}
 	c.mu.Unlock()
 	c.log.Info("connected", "version", process.Binary().Version, "pid", process.PID(), "adopted", adopted)
 	c.session.Attach(client, adopted)
@@ -182,6 +224,7 @@ func (c *carrier) gone(process *pluginhost.Process, err error) {
 	client, unwatch := c.client, c.unwatch
 	if c.process == process {
 		c.process, c.client, c.sent, c.unwatch, c.connected = nil, nil, nil, nil, false
+		c.unanswered = time.Time{}
 		c.statistics.processGone()
 	}
 	c.mu.Unlock()
@@ -287,6 +330,8 @@ func (c *carrier) leave(ctx context.Context) {
 		select {
 		case <-tick.C:
 			continue
+		case <-c.life.Done():
+			c.log.Info("left early: its block is back, or the agent stops", "state", s.State)
 		case <-ctx.Done():
 			c.log.Warn("left without an acknowledgement: what it carried may still be in place, `patchbay cleanup` removes it", "state", s.State)
 		}
@@ -299,7 +344,7 @@ func (c *carrier) leave(ctx context.Context) {
 // fingerprint of what changes without notice.
 func (c *carrier) fingerprint() string {
 	plugin, session := c.supervisor.Status(), c.session.Status()
-	return fmt.Sprint(c.name, plugin.State, plugin.PID, plugin.Starts, plugin.Crashes, plugin.LastError,
+	return fmt.Sprint(c.name, plugin.State, plugin.PID, plugin.Starts, plugin.Crashes, plugin.LastError, c.silentSince().IsZero(),
 		session.State, session.AcknowledgedRevision, session.LastError, len(session.Failed))
 }
 
@@ -308,6 +353,7 @@ type carrierView struct {
 	name         string
 	connected    bool
 	fault        string
+	silentSince  time.Time // zero when the plugin answers
 	plugin       pluginhost.Status
 	session      dispatch.Status
 	description  *dataplane.HostDescription
@@ -319,6 +365,7 @@ type carrierView struct {
 func (c *carrier) view() carrierView {
 	v := carrierView{
 		name:         c.name,
+		silentSince:  c.silentSince(),
 		plugin:       c.supervisor.Status(),
 		session:      c.session.Status(),
 		acknowledged: c.session.Acknowledged,
@@ -341,7 +388,7 @@ func (v *carrierView) pluginState() (state, reason string) {
 	case v.plugin.State == pluginhost.StateRunning && !v.connected:
 		state = string(pluginhost.StateStarting)
 	case v.plugin.State == pluginhost.StateRunning:
-		if v.plugin.RolledBackFrom != "" {
+		if reason = v.fault; reason == "" && v.plugin.RolledBackFrom != "" {
 			reason = fmt.Sprintf("version %s crashed too often", v.plugin.RolledBackFrom)
 		}
 		return state, reason

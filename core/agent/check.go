@@ -2,11 +2,9 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	version "github.com/hashicorp/go-version"
 
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/pluginhost"
@@ -87,60 +85,9 @@ type answer struct {
 	found  []dataplane.Diagnostic
 }
 
-// ask asks the plugin of a block for its schema, and what it has against the
-// block: the one that runs where it is the one that would run, else one that is
-// started for this alone.
-func (a *Agent) ask(ctx context.Context, loaded *config.Config, block *config.Dataplane) (answer, error) {
-	a.mu.Lock()
-	c := a.carriers[block.Name]
-	a.mu.Unlock()
-	binary, missing := chooseBinary(loaded.PluginDir, block)
-	if c != nil {
-		if description, client, path := c.running(); client != nil && (missing != nil || path == binary.Path) {
-			return askClient(ctx, client, description, loaded, block)
-		}
-	}
-	if missing != nil {
-		return answer{}, missing
-	}
-	return probe(ctx, binary, loaded, block, a.log.Named("probe"))
-}
-
-// running gives the plugin that runs and its file; the client is nil when
-// there is none.
-func (c *carrier) running() (*dataplane.HostDescription, *dataplane.Client, string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.process == nil {
-		return nil, nil, ""
-	}
-	return c.description, c.client, c.process.Binary().Path
-}
-
 // chooseBinary gives the file that would run for a block.
 func chooseBinary(dir string, block *config.Dataplane) (pluginhost.Binary, error) {
-	binaries, refusals, err := pluginhost.Find(dir, block.Name)
-	if err != nil {
-		return pluginhost.Binary{}, err
-	}
-	var constraint version.Constraints
-	if block.Version != "" {
-		if constraint, err = version.NewConstraint(block.Version); err != nil {
-			return pluginhost.Binary{}, fmt.Errorf("the version %q is no constraint such as \"~> 1.0\"", block.Version)
-		}
-	}
-	for _, b := range binaries {
-		if constraint == nil || constraint.Check(b.Version) {
-			return b, nil
-		}
-	}
-	switch {
-	case len(refusals) > 0:
-		return pluginhost.Binary{}, fmt.Errorf("%s must not be run: %s", refusals[0].Path, refusals[0].Reason)
-	case len(binaries) > 0:
-		return pluginhost.Binary{}, fmt.Errorf("no version of the plugin in %s fits %q", dir, block.Version)
-	}
-	return pluginhost.Binary{}, fmt.Errorf("there is no file patchbay-dataplane-%s_v* in %s", block.Name, dir)
+	return pluginhost.Choose(dir, block.Name, block.Version, block.SHA256)
 }
 
 // probe asks a plugin that is started for this alone.

@@ -118,7 +118,7 @@ func (a *Agent) bringIntoForce(ctx context.Context, next candidate) (changed boo
 	changed = a.catalog.Snapshot().Revision != revision
 	for i := range before.Dataplanes {
 		if name := before.Dataplanes[i].Name; next.bound.Dataplane(name) == nil {
-			a.letGo(name)
+			a.letGo(before, name)
 			changed = true
 		}
 	}
@@ -131,26 +131,35 @@ func (a *Agent) bringIntoForce(ctx context.Context, next candidate) (changed boo
 }
 
 // letGo ends a carrier in the background, whose services the catalog has taken
-// away from it.
-func (a *Agent) letGo(name string) {
+// away from it. Should its plugin start anew on the way, it is configured by
+// the configuration of before, which has its block.
+func (a *Agent) letGo(before *config.Config, name string) {
 	a.mu.Lock()
 	c := a.carriers[name]
-	delete(a.carriers, name)
-	if c != nil {
-		a.leaving[name] = c
-	}
-	a.mu.Unlock()
 	if c == nil {
+		a.mu.Unlock()
 		return
 	}
+	delete(a.carriers, name)
+	a.leaving[name] = c
+	a.mu.Unlock()
+	c.mu.Lock()
+	c.parting = before
+	c.mu.Unlock()
 	a.log.Info("a dataplane leaves", "dataplane", name)
 	a.wg.Go(func() {
+		defer close(c.left)
 		c.leave(a.running)
-		a.mu.Lock()
-		delete(a.leaving, name)
-		a.mu.Unlock()
+		c.settling <- struct{}{} // nobody configures it any more
+		// Its successor, if there is one, waits for this: what is forgotten
+		// here by name is nobody else's.
 		a.metrics.Forget(name)
 		a.catalog.SetCapabilities(name, nil)
+		a.mu.Lock()
+		if a.leaving[name] == c {
+			delete(a.leaving, name)
+		}
+		a.mu.Unlock()
 		a.notice.bump()
 	})
 }
@@ -162,12 +171,7 @@ func (a *Agent) updateCarrier(ctx context.Context, bound *config.Config, block *
 	c, leaving := a.carriers[block.Name], a.leaving[block.Name]
 	a.mu.Unlock()
 	if c == nil {
-		if leaving != nil {
-			// Two of a name would share folders and what is in the kernel.
-			leaving.stop()
-			<-leaving.done
-		}
-		a.newCarrier(bound, block)
+		a.newCarrier(bound, block, leaving)
 		return true
 	}
 	if c.supervisor.Reconfigure(settingsOf(block)) {
@@ -175,7 +179,7 @@ func (a *Agent) updateCarrier(ctx context.Context, bound *config.Config, block *
 	}
 	wanted := a.hostConfig(bound, block)
 	c.mu.Lock()
-	client, sent := c.client, c.sent
+	sent := c.sent
 	c.mu.Unlock()
 	if sent == nil || sameHostConfig(sent, &wanted) {
 		if c.failing() {
@@ -183,15 +187,21 @@ func (a *Agent) updateCarrier(ctx context.Context, bound *config.Config, block *
 		}
 		return false
 	}
-	if err := c.configure(ctx, bound); err != nil {
-		c.log.Error("the plugin did not take its changed block: it is started anew", "error", err)
-		c.supervisor.Restart(err.Error())
+	settled := make(chan struct{})
+	a.wg.Go(func() {
+		defer close(settled)
+		c.resettle()
+	})
+	if !c.silentSince().IsZero() {
 		return true
 	}
-	c.mu.Lock()
-	adopted := c.adopted
-	c.mu.Unlock()
-	c.session.Attach(client, adopted)
+	// Mostly it takes milliseconds. Where it does not, others don't wait.
+	select {
+	case <-settled:
+	case <-time.After(askPatience):
+		c.log.Warn("the plugin takes its time with its changed block: going on without it")
+	case <-ctx.Done():
+	}
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -16,10 +17,6 @@ import (
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 )
 
-// startTimeout is how long the start waits for plugins to say what they are. A
-// plugin that is later is configured when it is there.
-const startTimeout = 10 * time.Second
-
 // start starts the plugins, checks the configuration against what they say of
 // themselves, and brings it into force.
 func (a *Agent) start(ctx context.Context, loaded *config.Config, began time.Time, diagnostics *config.Diagnostics) error {
@@ -28,29 +25,19 @@ func (a *Agent) start(ctx context.Context, loaded *config.Config, began time.Tim
 	}
 	defer a.changing.release()
 	for i := range loaded.Dataplanes {
-		a.newCarrier(loaded, &loaded.Dataplanes[i])
+		a.newCarrier(loaded, &loaded.Dataplanes[i], nil)
 	}
-	a.awaitDescriptions(ctx)
+	unasked := config.Unasked{Why: a.awaitDescriptions(ctx, loaded)}
 
 	schemas := map[string]config.PluginSchema{}
-	unasked := config.Unasked{Why: map[string]error{}}
 	for _, c := range a.allCarriers() {
-		if description := c.described(); description != nil {
+		if description := c.described(); description != nil && unasked.Why[c.name] == nil {
 			schemas[c.name] = schemaOf(description)
-		} else {
-			v := c.view()
-			unasked.Why[c.name] = errors.New(v.notRunning())
 		}
 	}
 	bound, found := config.Bind(loaded, schemas, unasked)
 	diagnostics.Append(found)
-	for _, c := range a.allCarriers() {
-		refused, err := c.validate(ctx, bound, schemas)
-		if err != nil {
-			a.log.Warn("the plugin could not check its block", "dataplane", c.name, "error", err)
-		}
-		diagnostics.Append(refused)
-	}
+	diagnostics.Append(a.validateAll(ctx, bound, schemas))
 	if diagnostics.HasErrors() {
 		return &InvalidConfigError{diagnostics}
 	}
@@ -83,25 +70,6 @@ func (a *Agent) runPart(name string, run func(context.Context) error) {
 	}
 }
 
-// awaitDescriptions waits until every plugin has said what it is, or is known
-// not to for now.
-func (a *Agent) awaitDescriptions(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for _, c := range a.allCarriers() {
-		for c.described() == nil && !c.failing() {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				a.log.Warn("going on without a plugin that does not answer", "dataplane", c.name)
-				return
-			}
-		}
-	}
-}
-
 // described gives what the plugin that runs says of itself, or nil.
 func (c *carrier) described() *dataplane.HostDescription {
 	c.mu.Lock()
@@ -126,7 +94,7 @@ func schemaOf(d *dataplane.HostDescription) config.PluginSchema {
 }
 
 // validate asks the plugin that runs what it has against its block.
-func (c *carrier) validate(ctx context.Context, bound *config.Config, schemas map[string]config.PluginSchema) (*config.Diagnostics, error) {
+func (c *carrier) validate(ctx context.Context, bound *config.Config) ([]dataplane.Diagnostic, error) {
 	c.mu.Lock()
 	client := c.client
 	c.mu.Unlock()
@@ -136,11 +104,7 @@ func (c *carrier) validate(ctx context.Context, bound *config.Config, schemas ma
 	}
 	ctx, cancel := context.WithTimeout(ctx, configureTimeout)
 	defer cancel()
-	found, err := client.ValidateConfig(ctx, block.PluginJSON)
-	if err != nil {
-		return nil, err
-	}
-	return config.Refused(bound, c.name, schemas[c.name], found), nil
+	return client.ValidateConfig(ctx, block.PluginJSON)
 }
 
 // adopt brings a bound configuration into force in the catalog; static is what
@@ -159,57 +123,125 @@ func (a *Agent) adopt(loaded, bound *config.Config, schemas map[string]config.Pl
 	a.catalog.Configure(policy)
 }
 
-// configure makes a plugin that has just started ready for its session, by the
-// configuration in force.
-func (a *Agent) configure(ctx context.Context, c *carrier) error {
+// boundTo gives the configuration that a carrier is to be configured by: the
+// one in force, bound to the schema of its plugin, where it isn't yet: of one
+// that was not there at the start, or comes in another version. For a carrier
+// whose block is gone it is the last that had it.
+func (a *Agent) boundTo(ctx context.Context, c *carrier) (*config.Config, map[string]config.PluginSchema, error) {
+	c.mu.Lock()
+	parting, process, description := c.parting, c.process, c.description
+	c.mu.Unlock()
+	if process == nil {
+		return nil, nil, errors.New("the plugin is gone")
+	}
+	wanted := schemaOf(description)
+	if parting != nil {
+		return parting, map[string]config.PluginSchema{c.name: wanted}, nil
+	}
+	fits := func() (*config.Config, map[string]config.PluginSchema, bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		have, ok := a.schemas[c.name]
+		return a.config, a.schemas, ok && sameSchema(have, wanted)
+	}
+	if bound, schemas, ok := fits(); ok {
+		return bound, schemas, nil
+	}
 	if err := a.changing.acquire(ctx); err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer a.changing.release()
-	if err := a.bindTo(c); err != nil {
-		return err
-	}
-	bound := a.inForce()
-	refused, err := c.validate(ctx, bound, a.schemas)
-	if err != nil {
-		return fmt.Errorf("checking the block: %w", err)
-	}
-	if refused.HasErrors() {
-		return fmt.Errorf("the plugin refuses its block: %w", refused)
-	}
-	return c.configure(ctx, bound)
-}
-
-// bindTo binds the configuration in force to the schema of a plugin, where it
-// isn't yet: one that was not there at the start, or comes in another version.
-func (a *Agent) bindTo(c *carrier) error {
-	description := c.described()
-	if description == nil {
-		return errors.New("the plugin is gone")
+	bound, schemas, ok := fits()
+	if ok || bound.Dataplane(c.name) == nil {
+		return bound, schemas, nil
 	}
 	a.mu.Lock()
-	loaded, schemas := a.loaded, a.schemas
+	loaded := a.loaded
 	a.mu.Unlock()
-	wanted := schemaOf(description)
-	if have, ok := schemas[c.name]; ok && sameSchema(have, wanted) {
-		return nil
-	}
-	changed := map[string]config.PluginSchema{}
-	for name, s := range schemas {
-		changed[name] = s
-	}
-	changed[c.name] = wanted
-	bound, found := config.Bind(loaded, changed, config.Unasked{})
+	schemas = maps.Clone(schemas)
+	schemas[c.name] = wanted
+	bound, found := config.Bind(loaded, schemas, config.Unasked{})
 	if found.HasErrors() {
-		return fmt.Errorf("the block does not fit the plugin: %w", found)
+		return nil, nil, fmt.Errorf("the block does not fit the plugin: %w", found)
 	}
-	a.adopt(loaded, bound, changed, nil)
+	a.adopt(loaded, bound, schemas, nil)
 	a.followFiles()
-	return nil
+	return bound, schemas, nil
 }
 
 func sameSchema(a, b config.PluginSchema) bool {
 	return slices.Equal(a.Balance, b.Balance) && jsonOf(a.Config) == jsonOf(b.Config) && jsonOf(a.Options) == jsonOf(b.Options)
+}
+
+// refusedError is what a plugin has against its block.
+type refusedError struct{ found *config.Diagnostics }
+
+func (e *refusedError) Error() string { return "the plugin refuses its block: " + e.found.Error() }
+
+// settle configures the plugin by what is in force, until that has not changed
+// meanwhile; it tells whether there was anything to do. Nobody waits for a
+// plugin that takes its time with that but its own carrier: changing is not
+// held while it is asked.
+func (c *carrier) settle(ctx context.Context) (configured bool, err error) {
+	if err := c.settling.acquire(ctx); err != nil {
+		return false, err
+	}
+	defer c.settling.release()
+	for {
+		bound, schemas, err := c.agent.boundTo(ctx, c)
+		if err != nil {
+			return configured, err
+		}
+		if block := bound.Dataplane(c.name); block != nil {
+			wanted := c.agent.hostConfig(bound, block)
+			c.mu.Lock()
+			sent := c.sent
+			c.mu.Unlock()
+			if sent != nil && sameHostConfig(sent, &wanted) {
+				return configured, nil
+			}
+		}
+		found, err := c.validate(ctx, bound)
+		if err != nil {
+			return configured, fmt.Errorf("checking the block: %w", err)
+		}
+		if refused := config.Refused(bound, c.name, schemas[c.name], found); refused.HasErrors() {
+			return configured, &refusedError{refused}
+		}
+		if err := c.configure(ctx, bound); err != nil {
+			return configured, err
+		}
+		configured = true
+	}
+}
+
+// resettle brings a plugin that is connected to a changed configuration. One
+// that does not take it is started anew, but for one that refuses its block,
+// which goes on with what it has.
+func (c *carrier) resettle() {
+	configured, err := c.settle(c.life)
+	if c.life.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	client, adopted := c.client, c.adopted
+	c.fault = ""
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		c.fault = err.Error()
+	}
+	c.mu.Unlock()
+	switch {
+	case client == nil: // it has ended, and its successor is configured when it is ready
+	case refused != nil:
+		c.log.Error("the plugin goes on with its block of before", "error", err)
+	case err != nil:
+		c.log.Error("the plugin did not take its changed block: it is started anew", "error", err)
+		c.supervisor.Restart(err.Error())
+	case configured:
+		c.session.Attach(client, adopted)
+	}
+	c.agent.notice.bump()
 }
 
 // configure sends the configuration to the plugin, and tells the catalog what
@@ -219,7 +251,10 @@ func (c *carrier) configure(ctx context.Context, bound *config.Config) error {
 	client, description := c.client, c.description
 	c.mu.Unlock()
 	block := bound.Dataplane(c.name)
-	if block == nil || client == nil {
+	switch {
+	case client == nil:
+		return errors.New("the plugin is gone")
+	case block == nil || block.PluginJSON == nil:
 		return errors.New("the block is gone")
 	}
 	wanted := c.agent.hostConfig(bound, block)
@@ -238,8 +273,14 @@ func (c *carrier) configure(ctx context.Context, bound *config.Config) error {
 	}
 	c.rememberConfigured(description.ConfigSchema, wanted)
 	c.mu.Lock()
-	c.sent, c.adopted = &wanted, adopted.Services
+	current := c.client == client
+	if current {
+		c.sent, c.adopted = &wanted, adopted.Services
+	}
 	c.mu.Unlock()
+	if !current { // it has ended meanwhile, and its successor has not been told
+		return errors.New("the plugin is gone")
+	}
 	capabilities := description.Capabilities
 	c.agent.catalog.SetCapabilities(c.name, &capabilities)
 	return nil

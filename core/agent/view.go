@@ -76,6 +76,8 @@ func (v *view) judge(s *catalog.Service) (admin.ServiceState, string, uint64) {
 		return admin.StateWaiting, c.waitingFor(v.snapshot.Unread), 0
 	case !c.connected:
 		return admin.StateDegraded, c.notRunning(), revision
+	case !c.silentSince.IsZero():
+		return admin.StateDegraded, fmt.Sprintf("dataplane %s: %s", c.name, c.silence()), revision
 	case len(s.Desired.Endpoints) == 0:
 		return admin.StateDegraded, withNotes("no endpoint", s), revision
 	case !slices.ContainsFunc(s.Desired.Endpoints, dataplane.Endpoint.Usable):
@@ -104,6 +106,9 @@ func withNotes(reason string, s *catalog.Service) string {
 
 // waitingFor says what a service waits for that is not acknowledged.
 func (c *carrierView) waitingFor(unread []string) string {
+	if silence := c.silence(); silence != "" {
+		return fmt.Sprintf("dataplane %s: %s", c.name, silence)
+	}
 	switch s := c.session; s.State {
 	case dispatch.StateDisconnected:
 		return c.notRunning()
