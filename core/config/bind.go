@@ -210,8 +210,8 @@ func (b *binder) balance(s *Service, dataplane string, has []string) {
 	if s.balanceAt != nil {
 		at = *s.balanceAt
 	}
-	b.errorf(&at, "Unknown value", "Dataplane %q has no balance method %s: use %s.%s",
-		dataplane, shown(s.Balance, false), oneOf(has), didYouMean(s.Balance, has))
+	b.errorf(&at, "Unknown value", "Dataplane %q has no balance method%s: use %s.%s",
+		dataplane, b.named(s.Balance, s.balanceAt), oneOf(has), b.meant(s.Balance, s.balanceAt, has))
 }
 
 // wire gives a user's tree in the form of the wire, or nil with what is wrong
@@ -252,29 +252,31 @@ func (t *tree) problem(p schema.Problem) {
 	}
 	at := t.at(p.Path)
 	if p.Message == missing {
-		t.errorf(&at, "Missing argument", "The argument %s is required.", strings.Join(p.Path, "."))
+		t.errorf(&at, "Missing argument", "The argument %s is required.", t.name(p.Path))
 		return
 	}
 	message := p.Message
 	leaf, value := t.leaf(p.Path)
-	if leaf != nil {
-		if t.outside[pathKey(p.Path)] {
+	if computed := t.src.computed(&at); computed && leaf == nil {
+		message = hideQuotes(message)
+	} else if leaf != nil {
+		if computed {
 			message = withoutValue(leaf, value, message)
 		} else if text, ok := value.(string); ok && !leaf.Sensitive && strings.HasPrefix(message, "must be one of") {
-			message += "." + strings.TrimSuffix(didYouMean(text, leaf.Enum), ".")
+			message += "." + strings.TrimSuffix(t.meant(text, &at, leaf.Enum), ".")
 		}
 	}
 	end := "."
 	if strings.HasSuffix(message, "?") || strings.HasSuffix(message, ".") {
 		end = ""
 	}
-	t.errorf(&at, "Invalid argument", "%s: %s%s", printable(strings.Join(p.Path, ".")), message, end)
+	t.errorf(&at, "Invalid argument", "%s: %s%s", t.name(p.Path), message, end)
 }
 
 // missing is how the schema says that a required argument is absent.
 const missing = "required, but not set"
 
-// withoutValue gives a message that doesn't show a value of env() or file(),
+// withoutValue gives a message that doesn't show a value that was worked out,
 // by asking again as if the argument were sensitive.
 func withoutValue(leaf *schema.Argument, value any, message string) string {
 	hidden := *leaf

@@ -190,10 +190,10 @@ func (l *loader) decodeAgent(r reader, b *hcl.Block, dir string) {
 	if a := c.attrs["socket"]; r.setPath(&agent.Socket, a, absolute(dir)) {
 		l.defined["agent.socket"] = a.Expr.Range()
 	}
-	if s, outside, ok := r.string(c.attrs["http"]); ok && s != "" {
+	if s, ok := r.string(c.attrs["http"]); ok && s != "" {
 		if err := checkListen(s); err != "" {
 			r.errorf(c.attrs["http"].Expr.Range().Ptr(), "Bad address",
-				`http must be an address and port such as "127.0.0.1:9100" or ":9100", not %s: %s.`, shown(s, outside), err)
+				`http must be an address and port such as "127.0.0.1:9100" or ":9100"%s%s.`, r.not(s, rangeP(c.attrs["http"])), r.because(err, rangeP(c.attrs["http"])))
 		} else {
 			agent.HTTP = s
 		}
@@ -227,7 +227,7 @@ func (l *loader) decodeNode(r reader, b *hcl.Block) {
 			why = "is a loopback address, on which node frontends never listen"
 		}
 		if why != "" {
-			r.errorf(&i.at, "Bad address", "%s %s.", a, why)
+			r.errorf(&i.at, "Bad address", "%s %s.", r.bare(a, i.argument, &i.at), why)
 		}
 		return why == ""
 	})
@@ -246,7 +246,7 @@ var (
 func (l *loader) name(b *hcl.Block, pattern *regexp.Regexp, rule string) (string, bool) {
 	name, at := b.Labels[0], b.LabelRanges[0]
 	if !pattern.MatchString(name) {
-		l.report.errorf(&at, "Bad name", "The name of a %s has %s; %s doesn't fit.", b.Type, rule, shown(name, false))
+		l.report.errorf(&at, "Bad name", "The name of a %s has %s; %s doesn't fit.", b.Type, rule, quoted(name))
 		return "", false
 	}
 	what := b.Type + " " + strconv.Quote(name)
@@ -287,16 +287,17 @@ func (l *loader) poolRange(pool *Pool, i item, p netip.Prefix) {
 	for _, other := range pool.CIDR {
 		if dataplane.FamilyOf(other.Addr()) == family {
 			l.report.errorf(&i.at, "Several ranges of one family",
-				"A pool has one range per family; %s comes after %s. Make a second vip_pool of it.", p, other)
+				"A pool has one range per family; %s comes after %s. Make a second vip_pool of it.", l.report.bare(p, i.argument, &i.at), l.report.bare(other, i.argument, &i.at))
 			return
 		}
 	}
 	if why := unfitForPool(p); why != "" {
-		l.report.errorf(&i.at, "Unusable range", "%s %s.", p, why)
+		l.report.errorf(&i.at, "Unusable range", "%s %s.", l.report.bare(p, i.argument, &i.at), why)
 		return
 	}
 	pool.CIDR = append(pool.CIDR, p)
-	l.poolOverlaps(*pool, i, p)
+	l.pools.add(poolRange{prefix: p, pool: pool.Name, block: pool.Range, at: i.at})
+	l.nodeNetworks(i, p)
 }
 
 var (
@@ -324,30 +325,23 @@ func unfitForPool(p netip.Prefix) string {
 	return ""
 }
 
-// poolOverlaps reports a range that shares addresses with another pool or with
-// the node's own networks.
-func (l *loader) poolOverlaps(pool Pool, i item, p netip.Prefix) {
-	for _, other := range l.cfg.Pools {
-		for _, o := range other.CIDR {
-			if o.Overlaps(p) {
-				l.report.errorf(&i.at, "Overlapping pools", "%s overlaps %s of vip_pool %q at %s.", p, o, other.Name, place(other.Range))
-			}
-		}
-	}
+// nodeNetworks reports a range that shares addresses with the node's own
+// networks.
+func (l *loader) nodeNetworks(i item, p netip.Prefix) {
 	if p.Addr().IsLoopback() {
 		return
 	}
 	if l.networks == nil {
 		networks, err := l.opts.Networks()
 		if err != nil {
-			l.report.warnf(&i.at, "Unknown networks", "Whether %s overlaps the node's own networks can't be told: %v.", p, err)
+			l.report.warnf(&i.at, "Unknown networks", "Whether %s overlaps the node's own networks can't be told: %v.", l.report.bare(p, i.argument, &i.at), err)
 		}
 		l.networks = append([]Network{}, networks...)
 	}
 	for _, n := range l.networks {
 		if n.Prefix.Overlaps(p) && !n.Prefix.Addr().IsLoopback() {
 			l.report.errorf(&i.at, "Pool overlaps the node's network",
-				"%s overlaps %s, the network of this node's %s. Take a range that nothing else uses.", p, n.Prefix.Masked(), n.Interface)
+				"%s overlaps %s, the network of this node's %s. Take a range that nothing else uses.", l.report.bare(p, i.argument, &i.at), n.Prefix.Masked(), n.Interface)
 		}
 	}
 }
@@ -370,19 +364,19 @@ func (l *loader) decodeDataplane(r reader, b *hcl.Block) {
 }
 
 func (r reader) version(a *hcl.Attribute) string {
-	s, outside, ok := r.string(a)
+	s, ok := r.string(a)
 	if !ok || s == "" {
 		return ""
 	}
 	if _, err := version.NewConstraint(s); err != nil {
-		r.errorf(a.Expr.Range().Ptr(), "Bad version", `version must be a constraint such as "~> 1.0" or ">= 1.2, < 2.0", not %s.`, shown(s, outside))
+		r.errorf(a.Expr.Range().Ptr(), "Bad version", `version must be a constraint such as "~> 1.0" or ">= 1.2, < 2.0"%s.`, r.not(s, rangeP(a)))
 		return ""
 	}
 	return s
 }
 
 func (r reader) sha256(a *hcl.Attribute) string {
-	s, _, ok := r.string(a)
+	s, ok := r.string(a)
 	if !ok || s == "" {
 		return ""
 	}
@@ -408,7 +402,7 @@ func (r reader) capabilities(a *hcl.Attribute) []string {
 		switch {
 		case !slices.Contains(kernelCapabilities, i.text):
 			r.errorf(&i.at, "Unknown capability", "%s is no capability of the kernel.%s",
-				shown(i.text, i.outside), didYouMean(capabilityName(i.text), kernelCapabilities))
+				r.shown(i.text, i.argument, &i.at), r.meant(capabilityName(i.text), &i.at, kernelCapabilities))
 		case !slices.Contains(names, i.text):
 			names = append(names, i.text)
 		}

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 
@@ -15,6 +15,7 @@ import (
 // check compares the blocks with each other, once all have been read.
 func (l *loader) check() {
 	l.checkDataplanes()
+	l.checkPools()
 	byName := make(map[string]*serviceBlock, len(l.services))
 	for _, s := range l.services {
 		byName[s.Name] = s
@@ -25,6 +26,14 @@ func (l *loader) check() {
 		frontends: make(map[frontend]*serviceBlock, len(l.services)),
 		owners:    map[string]*serviceBlock{},
 		roots:     map[*serviceBlock]*serviceBlock{},
+		hasPool:   map[string]bool{},
+	}
+	for _, p := range l.cfg.Pools {
+		c.hasPool[p.Name] = true
+		c.poolNames = append(c.poolNames, p.Name)
+	}
+	for _, d := range l.cfg.Dataplanes {
+		c.dataplaneNames = append(c.dataplaneNames, d.Name)
 	}
 	for _, s := range l.services {
 		l.report.within = fmt.Sprintf("service %q", s.Name)
@@ -36,6 +45,9 @@ func (l *loader) check() {
 	l.report.within = ""
 }
 
+// maxDataplanes of a node. They are looked up one by one.
+const maxDataplanes = 64
+
 func (l *loader) checkDataplanes() {
 	dps := l.cfg.Dataplanes
 	if len(dps) == 0 {
@@ -44,6 +56,12 @@ func (l *loader) checkDataplanes() {
 		}
 		l.report.errorf(nil, "No dataplane", "Nothing would carry the traffic: add a dataplane block, such as dataplane \"userspace\" {}.")
 		return
+	}
+	if len(dps) > maxDataplanes {
+		at := dps[maxDataplanes].Range
+		l.report.errorf(&at, "Too many dataplanes", "A node has at most %d dataplanes, each a process of its own; here are %d.", maxDataplanes, len(dps))
+		l.cfg.Dataplanes, l.incomplete = dps[:maxDataplanes], true
+		dps = l.cfg.Dataplanes
 	}
 	var first *Dataplane
 	for i := range dps {
@@ -80,6 +98,9 @@ type crossCheck struct {
 	// there: its dataplane is that of all others.
 	owners map[string]*serviceBlock
 	roots  map[*serviceBlock]*serviceBlock
+
+	hasPool                   map[string]bool
+	poolNames, dataplaneNames []string
 }
 
 // references checks the names of other blocks.
@@ -87,21 +108,13 @@ func (c *crossCheck) references(s *serviceBlock) {
 	if c.incomplete {
 		return
 	}
-	if s.Pool != "" && !slices.ContainsFunc(c.cfg.Pools, func(p Pool) bool { return p.Name == s.Pool }) {
-		names := make([]string, len(c.cfg.Pools))
-		for i, p := range c.cfg.Pools {
-			names[i] = p.Name
-		}
-		c.report.errorf(s.poolAt, "Unknown pool", "There is no vip_pool %s.%s", shown(s.Pool, false), hint(s.Pool, names))
+	if s.Pool != "" && !c.hasPool[s.Pool] {
+		c.report.unknown(s.poolAt, "vip_pool", s.Pool, c.poolNames)
 	}
 	switch {
 	case len(c.cfg.Dataplanes) == 0:
 	case s.Dataplane != "" && c.cfg.Dataplane(s.Dataplane) == nil:
-		names := make([]string, len(c.cfg.Dataplanes))
-		for i, d := range c.cfg.Dataplanes {
-			names[i] = d.Name
-		}
-		c.report.errorf(s.dataplaneAt, "Unknown dataplane", "There is no dataplane %s.%s", shown(s.Dataplane, false), hint(s.Dataplane, names))
+		c.report.unknown(s.dataplaneAt, "dataplane", s.Dataplane, c.dataplaneNames)
 	case s.Dataplane == "" && c.cfg.Dataplane("") == nil:
 		c.report.errorf(&s.Range, "No default dataplane",
 			"The service names no dataplane, and none is the default: write dataplane = ... here or in the defaults block, or default = true in a dataplane block.")
@@ -111,8 +124,17 @@ func (c *crossCheck) references(s *serviceBlock) {
 	}
 }
 
-// hint suggests a name, or lists what there is.
-func hint(given string, names []string) string {
+// unknown reports a name that no block of that type has.
+func (r *report) unknown(at *hcl.Range, block, given string, names []string) {
+	what := strings.TrimPrefix(block, "vip_")
+	r.errorf(at, "Unknown "+what, "There is no %s%s.%s", block, r.named(given, at), r.hint(given, at, names))
+}
+
+// hint suggests a name that was written out, or lists what there is.
+func (r *report) hint(given string, at *hcl.Range, names []string) string {
+	if r.full() || r.src.computed(at) {
+		return ""
+	}
 	if s := didYouMean(given, names); s != "" {
 		return s
 	}
@@ -128,8 +150,8 @@ func (c *crossCheck) sharedVIP(s *serviceBlock) {
 		if c.declared["source"] > 0 {
 			return // it may be discovered
 		}
-		c.report.errorf(s.vipAt, "Unknown service", "There is no service %s to share a VIP with.%s",
-			shown(s.VIPService, false), c.similarService(s.VIPService))
+		c.report.errorf(s.vipAt, "Unknown service", "There is no service%s to share a VIP with.%s",
+			c.report.named(s.VIPService, s.vipAt), c.similarService(s))
 		return
 	}
 	if root := c.root(s); root == nil {
@@ -139,11 +161,11 @@ func (c *crossCheck) sharedVIP(s *serviceBlock) {
 
 // similarService suggests one of the services; not without end, for comparing
 // with 20,000 names takes a while.
-func (c *crossCheck) similarService(name string) string {
-	if len(c.report.found) > maxDiagnostics {
+func (c *crossCheck) similarService(s *serviceBlock) string {
+	if c.report.full() {
 		return ""
 	}
-	return didYouMean(name, sortedKeys(c.byName))
+	return c.report.meant(s.VIPService, s.vipAt, sortedKeys(c.byName))
 }
 
 // root is the service whose VIPs s has; s itself where it shares with none,
@@ -215,39 +237,27 @@ func (c *crossCheck) static(s *serviceBlock) {
 		a := address{e.Host, e.Port}
 		if first, twice := seen[a]; twice {
 			at := e.Range
-			c.report.errorf(&at, "Duplicate endpoint", "%s is already an endpoint of this service at %s.", hostPortString(e), place(first))
+			c.report.errorf(&at, "Duplicate endpoint", "This address is that of the service's endpoint at %s already.", place(first))
 			continue
 		}
 		seen[a] = e.Range
 	}
 }
 
-func hostPortString(e Endpoint) string {
-	if addr, err := netip.ParseAddr(e.Host); err == nil {
-		return netip.AddrPortFrom(addr, e.Port).String()
-	}
-	return fmt.Sprintf("%s:%d", e.Host, e.Port)
-}
-
 // vips checks explicit VIPs against the pools.
 func (c *crossCheck) vips(s *serviceBlock) {
 	for _, vip := range s.VIP {
-		inPool, family := false, false
-		for _, p := range c.cfg.Pools {
-			for _, cidr := range p.CIDR {
-				family = family || dataplane.FamilyOf(cidr.Addr()) == dataplane.FamilyOf(vip)
-				if !cidr.Contains(vip) {
-					continue
-				}
-				inPool = true
-				if what := edge(cidr, vip); what != "" {
-					c.report.errorf(s.vipAt, "Unusable VIP", "%s is the %s address of %s, the range of vip_pool %q.", vip, what, cidr, p.Name)
-				}
+		holding := c.pools.around(vip, vip.BitLen())
+		for _, i := range holding {
+			pool := c.pools.ranges[i]
+			if what := edge(pool.prefix, vip); what != "" {
+				c.report.errorf(s.vipAt, "Unusable VIP", "%s is the %s address of %s, the range of vip_pool %q.",
+					c.report.bare(vip, "vip", s.vipAt), what, c.report.bare(pool.prefix, "cidr", &pool.at), pool.pool)
 			}
 		}
-		if !inPool && family && !vip.IsLoopback() {
+		if len(holding) == 0 && len(c.pools.bits[dataplane.FamilyOf(vip)]) > 0 && !vip.IsLoopback() {
 			c.report.warnf(s.vipAt, "VIP outside the pools",
-				"%s lies in no vip_pool: a dataplane that routes whole pools to itself doesn't see its traffic unless something else routes it to this node.", vip)
+				"%s lies in no vip_pool: a dataplane that routes whole pools to itself doesn't see its traffic unless something else routes it to this node.", c.report.bare(vip, "vip", s.vipAt))
 		}
 	}
 }
@@ -278,7 +288,7 @@ func (c *crossCheck) conflicts(s *serviceBlock) {
 	if root == nil {
 		return
 	}
-	claim := func(f frontend, at *hcl.Range, what string) {
+	claim := func(f frontend, at *hcl.Range, what func() string) {
 		for _, f.protocol = range s.Protocols {
 			other, taken := c.frontends[f]
 			if !taken {
@@ -286,33 +296,46 @@ func (c *crossCheck) conflicts(s *serviceBlock) {
 				continue
 			}
 			c.report.errorf(cmp.Or(at, &s.Range), "Frontend taken", "%s, %s, belongs to service %q at %s already.",
-				what, f.protocol, other.Name, place(other.Range))
+				what(), f.protocol, other.Name, place(other.Range))
 			return
 		}
 	}
+	port := func() string { return c.report.bare(s.Port, "port", s.portAt) }
+	at := func(a netip.Addr, argument string, where *hcl.Range) func() string {
+		return func() string {
+			if c.report.src.computed(where) || c.report.src.computed(s.portAt) {
+				return "The frontend of " + argument + " and port"
+			}
+			return netip.AddrPortFrom(a, s.Port).String()
+		}
+	}
 	for _, vip := range root.VIP {
-		c.oneDataplane(s, vip.String(), vip.String())
+		c.oneDataplane(s, vip.String(), func() string { return c.report.bare(vip, "vip", root.vipAt) })
 		if s.Port != 0 {
-			claim(frontend{address: vip, port: s.Port}, s.portAt, netip.AddrPortFrom(vip, s.Port).String())
+			claim(frontend{address: vip, port: s.Port}, s.portAt, at(vip, "vip", root.vipAt))
 		}
 	}
 	if len(root.VIP) == 0 && root.vipAt == nil {
-		c.oneDataplane(s, "lease of "+root.Name, fmt.Sprintf("the VIP of service %q", root.Name))
+		c.oneDataplane(s, "lease of "+root.Name, func() string { return fmt.Sprintf("the VIP of service %q", root.Name) })
 		if s.Port != 0 {
-			claim(frontend{lease: root.Name, port: s.Port}, s.portAt, fmt.Sprintf("port %d of the VIP of service %q", s.Port, root.Name))
+			claim(frontend{lease: root.Name, port: s.Port}, s.portAt, func() string {
+				return fmt.Sprintf("port %s of the VIP of service %q", port(), root.Name)
+			})
 		}
 	}
 	for _, a := range s.External {
 		if s.Port != 0 {
-			claim(frontend{address: a, port: s.Port}, s.externalAt, netip.AddrPortFrom(a, s.Port).String())
+			claim(frontend{address: a, port: s.Port}, s.externalAt, at(a, "external", s.externalAt))
 		}
 	}
 	if s.NodePort != 0 {
-		claim(frontend{kind: dataplane.Node, port: s.NodePort}, s.nodePortAt, fmt.Sprintf("node_port %d", s.NodePort))
+		claim(frontend{kind: dataplane.Node, port: s.NodePort}, s.nodePortAt, func() string {
+			return "node_port " + c.report.bare(s.NodePort, "node_port", s.nodePortAt)
+		})
 	}
 }
 
-func (c *crossCheck) oneDataplane(s *serviceBlock, key, what string) {
+func (c *crossCheck) oneDataplane(s *serviceBlock, key string, what func() string) {
 	owner, ok := c.owners[key]
 	if !ok {
 		c.owners[key] = s
@@ -321,7 +344,7 @@ func (c *crossCheck) oneDataplane(s *serviceBlock, key, what string) {
 	mine, theirs := c.carrier(s), c.carrier(owner)
 	if mine != "" && theirs != "" && mine != theirs {
 		c.report.errorf(cmp.Or(s.dataplaneAt, &s.Range), "One VIP, two dataplanes",
-			"All services on %s belong to one dataplane; service %q at %s is on %q, this one on %q.", what, owner.Name, place(owner.Range), theirs, mine)
+			"All services on %s belong to one dataplane; service %q at %s is on %q, this one on %q.", what(), owner.Name, place(owner.Range), theirs, mine)
 	}
 }
 

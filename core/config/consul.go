@@ -50,7 +50,7 @@ var (
 func (l *loader) decodeSource(r reader, b *hcl.Block, dir string) {
 	if kind := b.Labels[0]; kind != "consul" {
 		l.report.errorf(&b.LabelRanges[0], "Unknown source", "There is no source %s: the one there is, is \"consul\".%s",
-			shown(kind, false), didYouMean(kind, sourceTypes))
+			quoted(kind), didYouMean(kind, sourceTypes))
 		return
 	}
 	if !l.once("The source \"consul\" block", b.DefRange, b.TypeRange) {
@@ -59,14 +59,14 @@ func (l *loader) decodeSource(r reader, b *hcl.Block, dir string) {
 	c := r.content(b.Body, consulShape)
 	s := &Consul{Select: []string{"tag:patchbay"}, MaxBlocking: 100, Hold: 15 * time.Second, Range: b.DefRange}
 	l.cfg.Consul = s
-	if text, outside, ok := r.string(c.attrs["address"]); ok {
+	if text, ok := r.string(c.attrs["address"]); ok {
 		if strings.Contains(text, "@") {
 			// A password may stand before it.
 			r.masks.add(c.attrs["address"].Expr.Range())
 		}
 		if _, err := ParseConsulAddress(text, "http"); err != nil {
-			r.errorf(rangeP(c.attrs["address"]), "Bad address", `address is that of Consul's agent, such as "127.0.0.1:8500", "https://consul.example:8501" or "unix:///run/consul.sock", not %s: %s.`,
-				shown(hideUser(text), outside), err)
+			r.errorf(rangeP(c.attrs["address"]), "Bad address", `address is that of Consul's agent, such as "127.0.0.1:8500", "https://consul.example:8501" or "unix:///run/consul.sock"%s%s.`,
+				r.not(hideUser(text), rangeP(c.attrs["address"])), r.because(err.Error(), rangeP(c.attrs["address"])))
 		}
 		s.Address = text
 	}
@@ -136,10 +136,10 @@ func (s *Consul) selectors(r reader, a *hcl.Attribute, or []string) []string {
 		}
 		broken = true
 		suggestion := ""
-		if mistake.Kind != "" && !i.outside {
-			suggestion = didYouMean(mistake.Kind, selector.Kinds)
+		if mistake.Kind != "" {
+			suggestion = r.meant(mistake.Kind, &i.at, selector.Kinds)
 		}
-		r.errorf(&i.at, "Bad selector", "%s can't be used: %s.%s", shown(i.text, i.outside), mistake.Reason, suggestion)
+		r.errorf(&i.at, "Bad selector", "%s can't be used%s.%s", r.shown(i.text, i.argument, &i.at), r.because(mistake.Reason, &i.at), suggestion)
 	}
 	if broken && len(out) == 0 {
 		return nil

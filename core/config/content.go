@@ -54,7 +54,10 @@ func (r *report) content(body hcl.Body, s *shape) content {
 		return c
 	}
 	got, diags := body.Content(s.schema)
-	r.hcl(s.reword(diags, body))
+	if !r.full() && len(diags) > 0 {
+		diags = s.reword(diags, body)
+	}
+	r.hcl(diags)
 	return content{attrs: got.Attributes, blocks: got.Blocks, end: got.MissingItemRange}
 }
 
@@ -120,7 +123,7 @@ func (s *shape) reword(diags hcl.Diagnostics, body hcl.Body) hcl.Diagnostics {
 			unknown[a.NameRange.Start] = name
 		}
 	}
-	for _, d := range diags {
+	for _, d := range diags[:min(len(diags), maxHints)] {
 		if d.Subject == nil {
 			continue
 		}

@@ -232,8 +232,8 @@ type report struct {
 	// within is the block that is being read, for the diagnostics it brings.
 	within string
 	found  []finding
-	// dropped counts what a parser had to say beyond all measure.
-	dropped int
+	// dropped counts the errors, and warnings, beyond all measure.
+	dropped, droppedWarnings int
 }
 
 type finding struct {
@@ -244,6 +244,21 @@ type finding struct {
 	// foreign findings are of the HCL library, which knows of no secrets.
 	foreign bool
 }
+
+const (
+	// maxFound keeps what is found from filling the memory.
+	maxFound = 10_000
+	// maxHints is how many findings may have a suggestion, which takes a
+	// comparison with every name that there is.
+	maxHints = 4 * maxDiagnostics
+)
+
+// full tells that there is more than anyone reads, and no suggestion is worth
+// its time.
+func (r *report) full() bool { return len(r.found) >= maxHints }
+
+// count of all that was found.
+func (r *report) count() int { return len(r.found) + r.dropped + r.droppedWarnings }
 
 func newReport(src *sources) *report { return &report{src: src, masks: masks{}} }
 
@@ -256,25 +271,41 @@ func (r *report) warnf(at *hcl.Range, summary, format string, args ...any) {
 }
 
 func (r *report) add(severity hcl.DiagnosticSeverity, at *hcl.Range, summary, detail string) {
-	r.found = append(r.found, finding{severity: severity, summary: summary, detail: detail, subject: at, within: r.within})
+	r.put(finding{severity: severity, summary: summary, detail: detail, subject: at, within: r.within})
+}
+
+func (r *report) put(f finding) {
+	switch {
+	case len(r.found) < maxFound:
+		if rest, ok := strings.CutPrefix(f.detail, "the value of "); ok {
+			f.detail = "The value of " + rest
+		}
+		r.found = append(r.found, f)
+	case f.severity == hcl.DiagWarning:
+		r.droppedWarnings++
+	default:
+		r.dropped++
+	}
 }
 
 // hcl takes over what the HCL library found.
 func (r *report) hcl(diags hcl.Diagnostics) {
 	for n, d := range diags {
-		if n >= 4*maxDiagnostics {
+		if n >= maxHints {
 			r.dropped += len(diags) - n
 			return
 		}
-		r.add(d.Severity, d.Subject, d.Summary, d.Detail)
-		r.found[len(r.found)-1].foreign = true
+		r.put(finding{severity: d.Severity, summary: d.Summary, detail: d.Detail, subject: d.Subject, within: r.within, foreign: true})
 	}
 }
 
 // join takes over what another report has found.
 func (r *report) join(other *report) {
-	r.found = append(r.found, other.found...)
+	for _, f := range other.found {
+		r.put(f)
+	}
 	r.dropped += other.dropped
+	r.droppedWarnings += other.droppedWarnings
 	for file, ranges := range other.masks {
 		r.masks[file] = append(r.masks[file], ranges...)
 	}
@@ -286,7 +317,7 @@ func (r *report) finish() *Diagnostics {
 	slices.SortStableFunc(r.found, func(a, b finding) int {
 		return r.src.compare(a.subject, b.subject)
 	})
-	d := &Diagnostics{omittedErrors: r.dropped}
+	d := &Diagnostics{omittedErrors: r.dropped, omittedWarnings: r.droppedWarnings}
 	type key struct {
 		severity              hcl.DiagnosticSeverity
 		summary, detail, file string

@@ -33,22 +33,24 @@ func evalContext(dir string, lookupEnv func(string) (string, bool), read func(pa
 
 func envFunction(lookupEnv func(string) (string, bool)) function.Function {
 	return function.New(&function.Spec{
-		Params:   []function.Parameter{{Name: "name", Type: cty.String}},
+		Params:   []function.Parameter{{Name: "name", Type: cty.String, AllowMarked: true}},
 		VarParam: &function.Parameter{Name: "default", Type: cty.String},
 		Type:     function.StaticReturnType(cty.String),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			if len(args) > 2 {
 				return cty.NilVal, function.NewArgErrorf(2, "env takes a name and at most one default")
 			}
-			name := args[0].AsString()
+			name, what := argument(args[0], "The environment variable")
 			value, ok := lookupEnv(name)
 			switch {
 			case ok && !utf8.ValidString(value):
-				return cty.NilVal, function.NewArgErrorf(0, "The environment variable %s is not valid UTF-8", name)
+				return cty.NilVal, function.NewArgErrorf(0, "%s is not valid UTF-8", what)
 			case ok:
 				return cty.StringVal(value).Mark(fromOutside{}), nil
 			case len(args) == 2:
 				return args[1], nil
+			case args[0].IsMarked():
+				return cty.NilVal, function.NewArgErrorf(0, "%s is not set", what)
 			}
 			return cty.NilVal, function.NewArgErrorf(0,
 				"The environment variable %s is not set. Set it where the agent is started, or give a default: env(%q, \"...\")", name, name)
@@ -56,19 +58,33 @@ func envFunction(lookupEnv func(string) (string, bool)) function.Function {
 	})
 }
 
+// argument gives a function's argument, and a name for messages that leaves out
+// one that came from outside itself.
+func argument(v cty.Value, what string) (text, named string) {
+	plain, marks := v.Unmark()
+	if len(marks) > 0 {
+		return plain.AsString(), what
+	}
+	return plain.AsString(), what + " " + plain.AsString()
+}
+
 func fileFunction(dir string, read func(path string)) function.Function {
 	return function.New(&function.Spec{
-		Params: []function.Parameter{{Name: "path", Type: cty.String}},
+		Params: []function.Parameter{{Name: "path", Type: cty.String, AllowMarked: true}},
 		Type:   function.StaticReturnType(cty.String),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			path := resolve(dir, args[0].AsString())
+			name, what := argument(args[0], "The file")
+			path := resolve(dir, name)
+			if !args[0].IsMarked() {
+				what = path
+			}
 			read(path)
 			data, err := readRegular(path, maxIncludedFile)
 			if err != nil {
-				return cty.NilVal, function.NewArgErrorf(0, "%s can't be read: %s", path, reason(err))
+				return cty.NilVal, function.NewArgErrorf(0, "%s can't be read: %s", what, reason(err))
 			}
 			if !utf8.Valid(data) {
-				return cty.NilVal, function.NewArgErrorf(0, "%s is not UTF-8 text", path)
+				return cty.NilVal, function.NewArgErrorf(0, "%s is not UTF-8 text", what)
 			}
 			// The newline that ends a text file is no part of a password.
 			return cty.StringVal(strings.TrimSuffix(string(data), "\n")).Mark(fromOutside{}), nil

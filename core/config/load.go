@@ -188,6 +188,8 @@ type loader struct {
 	// incomplete is set when a file can't be read or parsed: then what seems
 	// to be missing may be there.
 	incomplete bool
+	// pools by their ranges.
+	pools poolIndex
 	// networks of the node, read when the first pool asks.
 	networks []Network
 }

@@ -35,6 +35,11 @@ func Refused(cfg *Config, name string, ps PluginSchema, found []dataplane.Diagno
 		if summary == "" {
 			summary = "Refused by the plugin"
 		}
+		if _, value := t.leaf(f.Path); value != nil && value != "" && r.src.computed(&at) {
+			// The plugin doesn't know that the value isn't in the file.
+			text := fmt.Sprint(value)
+			summary, detail = strings.ReplaceAll(summary, text, masked), strings.ReplaceAll(detail, text, masked)
+		}
 		if len(f.Path) > 0 && at == block.Range {
 			detail = strings.TrimSpace(fmt.Sprintf("%s: %s", strings.Join(f.Path, "."), detail))
 		}

@@ -86,7 +86,7 @@ func (l *loader) addService(s, defaults *serviceBlock) {
 	defer func() { l.report.within = "" }()
 	s.inherit(l.report, defaults)
 	if !serviceName.MatchString(s.Name) {
-		l.report.errorf(&s.labelAt, "Bad name", "The name of a service has 1 to 253 letters, digits, dots, underscores and hyphens; %s doesn't fit.", shown(s.Name, false))
+		l.report.errorf(&s.labelAt, "Bad name", "The name of a service has 1 to 253 letters, digits, dots, underscores and hyphens; %s doesn't fit.", quoted(s.Name))
 		return
 	}
 	if first, twice := l.serviceAt[s.Name]; twice {
@@ -212,22 +212,22 @@ func (s *serviceBlock) vip(r reader, a *hcl.Attribute) {
 			return
 		}
 	}
-	var families [3]netip.Addr
+	var families [3]*item
 	vips := r.addresses(a, "A VIP", func(i item, addr netip.Addr) bool {
 		why := unusable(addr)
 		if addr.Is6() && addr.IsLinkLocalUnicast() {
 			why = "is a link-local address"
 		}
 		if why != "" {
-			r.errorf(&i.at, "Unusable VIP", "%s %s; no client can connect to it.", addr, why)
+			r.errorf(&i.at, "Unusable VIP", "%s %s; no client can connect to it.", r.bare(addr, "vip", &i.at), why)
 			return false
 		}
 		f := dataplane.FamilyOf(addr)
-		if other := families[f]; other.IsValid() {
-			r.errorf(&i.at, "Several VIPs of one family", "A service has one VIP per family; %s comes after %s.", addr, other)
+		if other := families[f]; other != nil {
+			r.errorf(&i.at, "Several VIPs of one family", "A service has one VIP per family; %s comes after %s.", r.bare(addr, "vip", &i.at), r.bare(other.text, "vip", &other.at))
 			return false
 		}
-		families[f] = addr
+		families[f] = &i
 		return true
 	})
 	s.VIP, s.vipAt = vips, rangeP(a)
@@ -258,7 +258,7 @@ func (s *serviceBlock) address(r reader, c content) {
 		s.External = r.addresses(a, "An external address", func(i item, addr netip.Addr) bool {
 			why := unusable(addr)
 			if why != "" {
-				r.errorf(&i.at, "Bad address", "%s %s.", addr, why)
+				r.errorf(&i.at, "Bad address", "%s %s.", r.bare(addr, i.argument, &i.at), why)
 			}
 			return why == ""
 		})
@@ -276,7 +276,7 @@ func (s *serviceBlock) protocols(r reader, a *hcl.Attribute) {
 	for _, i := range items {
 		var p dataplane.Protocol
 		if p.UnmarshalText([]byte(i.text)) != nil {
-			r.errorf(&i.at, "Unknown value", "A protocol is %s, not %s.%s", oneOf(protocolWords), shown(i.text, i.outside), didYouMean(i.text, protocolWords))
+			r.errorf(&i.at, "Unknown value", "A protocol is %s%s.%s", oneOf(protocolWords), r.not(i.text, &i.at), r.meant(i.text, &i.at, protocolWords))
 		} else if !slices.Contains(protocols, p) {
 			protocols = append(protocols, p)
 		}
@@ -293,10 +293,10 @@ var balancePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // policy takes the arguments that say which endpoint a client gets.
 func (s *serviceBlock) policy(r reader, c content) {
-	if b, outside, ok := r.string(c.attrs["balance"]); ok {
+	if b, ok := r.string(c.attrs["balance"]); ok {
 		if b != "" && !balancePattern.MatchString(b) {
-			r.errorf(rangeP(c.attrs["balance"]), "Unknown value", "balance is a name such as \"round_robin\", not %s.%s",
-				shown(b, outside), didYouMean(b, balanceMethods))
+			r.errorf(rangeP(c.attrs["balance"]), "Unknown value", "balance is a name such as \"round_robin\"%s.%s",
+				r.not(b, rangeP(c.attrs["balance"])), r.meant(b, rangeP(c.attrs["balance"]), balanceMethods))
 		} else {
 			s.Balance, s.balanceAt = b, rangeP(c.attrs["balance"])
 		}
@@ -348,14 +348,14 @@ func (s *serviceBlock) endpoint(r reader, b *hcl.Block) {
 		e.Weight = uint32(n)
 	}
 	r.setString(&e.Zone, c.attrs["zone"])
-	a, before := c.attrs["address"], len(r.found)
-	text, outside, ok := r.string(a)
+	a, before := c.attrs["address"], r.count()
+	text, ok := r.string(a)
 	if ok {
 		var why string
 		if e.Host, e.Port, why = hostPort(text); why != "" {
-			r.errorf(rangeP(a), "Bad address", `address must be a host and a port such as "10.0.3.7:5432", "[fd00::7]:80" or "db.example:5432", not %s: %s.`, shown(text, outside), why)
+			r.errorf(rangeP(a), "Bad address", `address must be a host and a port such as "10.0.3.7:5432", "[fd00::7]:80" or "db.example:5432"%s%s.`, r.not(text, rangeP(a)), r.because(why, rangeP(a)))
 		}
-	} else if len(r.found) == before { // absent or null
+	} else if r.count() == before { // absent or null
 		r.errorf(&c.end, "Missing argument", `An endpoint needs address, such as address = "10.0.3.7:5432".`)
 	}
 	// With a mistake too it is kept, so that the service still counts as static.
@@ -404,18 +404,18 @@ func (s *serviceBlock) readCheck(r reader, b *hcl.Block) {
 		Check: Check{Interval: 5 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3},
 		given: present(r, c),
 	}
-	before := len(r.found)
+	before := r.count()
 	r.setBool(&check.TCP, c.attrs["tcp"])
-	if path, outside, ok := r.string(c.attrs["http"]); ok {
+	if path, ok := r.string(c.attrs["http"]); ok {
 		check.HTTP = path
 		if why := badPath(path); why != "" {
-			r.errorf(rangeP(c.attrs["http"]), "Bad path", `http is the path that is asked for, such as "/health", not %s: %s.`, shown(path, outside), why)
+			r.errorf(rangeP(c.attrs["http"]), "Bad path", `http is the path that is asked for, such as "/health"%s%s.`, r.not(path, rangeP(c.attrs["http"])), r.because(why, rangeP(c.attrs["http"])))
 		}
 		if check.TCP {
 			r.errorf(rangeP(c.attrs["http"]), "Two kinds of check", "A check has tcp or http, not both.")
 		}
 	}
-	check.broken = len(r.found) > before
+	check.broken = r.count() > before
 	r.setDuration(&check.Interval, c.attrs["interval"], minInterval)
 	r.setDuration(&check.Timeout, c.attrs["timeout"], time.Millisecond)
 	r.setInt(&check.Rise, c.attrs["rise"], 1, 100)

@@ -280,7 +280,7 @@ func valueLength(rest []byte) int {
 	return len(rest)
 }
 
-var quotedText = regexp.MustCompile(`"[^"]*"|\([^)]*\)`)
+var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\([^)]*\)`)
 
 // hideQuotes takes from a message what it may have quoted of a masked value.
 func hideQuotes(detail string) string { return quotedText.ReplaceAllString(detail, masked) }

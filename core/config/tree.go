@@ -24,17 +24,16 @@ type tree struct {
 	whole  hcl.Range
 	root   map[string]any
 	ranges map[string]hcl.Range
-	// broken are the paths at which a value was refused, outside those whose
-	// value comes from the environment or another file.
-	broken, outside map[string]bool
-	failed          bool
-	hidden          bool // within a sensitive argument
+	// broken are the paths at which a value was refused.
+	broken map[string]bool
+	failed bool
+	hidden bool // within a sensitive argument
 }
 
 func newTree(r reader, s *schema.Schema, whole hcl.Range) *tree {
 	return &tree{
 		reader: r, schema: s, whole: whole,
-		ranges: map[string]hcl.Range{}, broken: map[string]bool{}, outside: map[string]bool{},
+		ranges: map[string]hcl.Range{}, broken: map[string]bool{},
 	}
 }
 
@@ -240,7 +239,7 @@ func (t *tree) value(a *schema.Argument, expr hcl.Expression, path []string) (an
 	v, diags := expr.Value(t.ctx)
 	if diags.HasErrors() {
 		if t.hidden {
-			t.errorf(&at, "Invalid argument", "The value of %s can't be worked out.", strings.Join(path, "."))
+			t.errorf(&at, "Invalid argument", "The value of %s can't be worked out.", t.name(path))
 		} else {
 			t.evaluation(expr, diags)
 		}
@@ -326,8 +325,30 @@ func (t *tree) unknown(at hcl.Range, key string, s *schema.Schema) {
 	for i, a := range s.Arguments {
 		names[i] = a.Name
 	}
-	t.errorf(&at, "Unknown argument", "There is no argument %s here.%s", shown(key, false), hint(key, names))
+	t.errorf(&at, "Unknown argument", "There is no argument%s here.%s", t.named(key, &at), t.hint(key, &at, names))
 	t.failed = true
+}
+
+// name is a path for a message, without what was worked out.
+func (t *tree) name(path []string) string {
+	s, known := t.schema, 0
+	for s != nil && known < len(path) {
+		a := s.Argument(path[known])
+		if a == nil {
+			break
+		}
+		if known++; a.Type == schema.TypeList && known < len(path) {
+			known++ // the number of an item
+		}
+		s = a.Object
+		if a.Type == schema.TypeMap {
+			break
+		}
+	}
+	if at := t.at(path); known < len(path) && t.src.computed(&at) {
+		path = path[:known]
+	}
+	return printable(strings.Join(path, "."))
 }
 
 func (t *tree) twice(at hcl.Range, key string, path []string) {
@@ -336,8 +357,8 @@ func (t *tree) twice(at hcl.Range, key string, path []string) {
 }
 
 func (t *tree) key(expr hcl.Expression, path []string) (string, bool) {
-	v, outside, ok := t.reader.value(expr)
-	if ok && v.Type() == cty.String && !outside {
+	v, ok := t.reader.value(expr)
+	if ok && v.Type() == cty.String && !t.src.computed(expr.Range().Ptr()) {
 		return v.AsString(), true
 	}
 	if ok || v.IsKnown() && v.IsNull() {
@@ -350,14 +371,11 @@ func (t *tree) key(expr hcl.Expression, path []string) (string, bool) {
 // plain takes a value that has no parts in the source. typ is the type that
 // the schema wants.
 func (t *tree) plain(a *schema.Argument, typ schema.Type, v cty.Value, path []string) (any, bool) {
-	if v.ContainsMarked() {
-		v, _ = v.UnmarkDeep()
-		t.outside[pathKey(path)] = true
-	}
+	v, _ = v.UnmarkDeep()
 	at := t.at(path)
 	switch ty := v.Type(); {
 	case !v.IsWhollyKnown() || ty.Equals(serviceRefType):
-		t.errorf(&at, "Invalid argument", "This is no value for %s.", strings.Join(path, "."))
+		t.errorf(&at, "Invalid argument", "This is no value for %s.", t.name(path))
 		t.refuse(path)
 		return nil, false
 	case v.IsNull():
@@ -378,7 +396,7 @@ func (t *tree) plain(a *schema.Argument, typ schema.Type, v cty.Value, path []st
 	case ty.IsTupleType() || ty.IsListType() || ty.IsSetType():
 		return t.plainList(a, v, path), true
 	}
-	t.errorf(&at, "Wrong type", "%s can't be %s.", strings.Join(path, "."), typeName(v))
+	t.errorf(&at, "Wrong type", "%s can't be %s.", t.name(path), typeName(v))
 	t.refuse(path)
 	return nil, false
 }
@@ -427,9 +445,6 @@ func (t *tree) plainList(a *schema.Argument, v cty.Value, path []string) any {
 func (t *tree) inherit(a *schema.Argument, path, whole []string) {
 	at := t.at(whole)
 	t.ranges[pathKey(path)] = at
-	if t.outside[pathKey(whole)] {
-		t.outside[pathKey(path)] = true
-	}
 	if a.Sensitive {
 		t.masks.add(at)
 	}

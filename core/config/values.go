@@ -29,23 +29,19 @@ type reader struct {
 
 func (r *report) reader(file string) reader { return reader{report: r, ctx: r.src.context(file)} }
 
-// value of an expression, unmarked; outside tells that it must not be shown.
-func (r reader) value(expr hcl.Expression) (v cty.Value, outside, ok bool) {
+// value of an expression, without marks.
+func (r reader) value(expr hcl.Expression) (v cty.Value, ok bool) {
 	v, diags := expr.Value(r.ctx)
 	if diags.HasErrors() {
 		r.evaluation(expr, diags)
-		return v, false, false
+		return v, false
 	}
-	if v.ContainsMarked() {
-		v, _ = v.UnmarkDeep()
-		outside = true
-	}
-	if !v.IsWhollyKnown() {
+	if v, _ = v.UnmarkDeep(); !v.IsWhollyKnown() {
 		// There are no variables, so this is the rest of a syntax error, which
 		// has been reported.
-		return cty.DynamicVal, outside, false
+		return cty.DynamicVal, false
 	}
-	return v, outside, !v.IsNull()
+	return v, !v.IsNull()
 }
 
 // evaluation reports why an expression has no value. A bare word is most
@@ -55,7 +51,11 @@ func (r reader) evaluation(expr hcl.Expression, diags hcl.Diagnostics) {
 		r.errorf(expr.Range().Ptr(), "Missing quotes", "Text stands in quotes: \"%s\".", word)
 		return
 	}
+	computed := r.src.computed(expr.Range().Ptr())
 	for _, d := range diags {
+		if computed && !functionArgument.MatchString(d.Detail) {
+			d.Detail = hideQuotes(d.Detail)
+		}
 		if d.Summary == "Variables not allowed" {
 			d.Detail = "There are no variables in a configuration. Text stands in quotes."
 		}
@@ -80,43 +80,35 @@ func calledName(d *hcl.Diagnostic) string {
 	return ""
 }
 
-// shown gives a value for a message, or nothing where it came from outside.
-func shown(s string, outside bool) string {
-	if outside {
-		return "what env() or file() gave"
-	}
-	return strconv.Quote(printable(clip(s, 80)))
-}
-
 func (r reader) wrongType(at hcl.Range, name, want string, v cty.Value) {
 	r.errorf(&at, "Wrong type", "%s must be %s, not %s.", name, want, typeName(v))
 }
 
-func (r reader) string(a *hcl.Attribute) (s string, outside, ok bool) {
+func (r reader) string(a *hcl.Attribute) (s string, ok bool) {
 	if a == nil {
-		return "", false, false
+		return "", false
 	}
-	v, outside, ok := r.value(a.Expr)
+	v, ok := r.value(a.Expr)
 	if !ok {
-		return "", outside, false
+		return "", false
 	}
 	if v.Type() != cty.String {
 		r.wrongType(a.Expr.Range(), a.Name, "a string", v)
-		return "", outside, false
+		return "", false
 	}
-	return v.AsString(), outside, true
+	return v.AsString(), true
 }
 
 // setString sets a string that may be empty.
 func (r reader) setString(into *string, a *hcl.Attribute) {
-	if s, _, ok := r.string(a); ok {
+	if s, ok := r.string(a); ok {
 		*into = s
 	}
 }
 
 // setPath sets a path, taken from the folder of its file.
 func (r reader) setPath(into *string, a *hcl.Attribute, dir string) bool {
-	s, _, ok := r.string(a)
+	s, ok := r.string(a)
 	if !ok {
 		return false
 	}
@@ -132,7 +124,7 @@ func (r reader) setBool(into *bool, a *hcl.Attribute) {
 	if a == nil {
 		return
 	}
-	v, outside, ok := r.value(a.Expr)
+	v, ok := r.value(a.Expr)
 	switch {
 	case !ok:
 	case v.Type() == cty.Bool:
@@ -140,7 +132,7 @@ func (r reader) setBool(into *bool, a *hcl.Attribute) {
 	case v.Type() == cty.String && (v.AsString() == "true" || v.AsString() == "false"):
 		*into = v.AsString() == "true" // of env()
 	case v.Type() == cty.String:
-		r.errorf(a.Expr.Range().Ptr(), "Wrong type", "%s must be true or false, not %s.", a.Name, shown(v.AsString(), outside))
+		r.errorf(a.Expr.Range().Ptr(), "Wrong type", "%s must be true or false%s.", a.Name, r.not(v.AsString(), rangeP(a)))
 	default:
 		r.wrongType(a.Expr.Range(), a.Name, "true or false", v)
 	}
@@ -151,7 +143,7 @@ func (r reader) integer(a *hcl.Attribute, low, high int64, summary string) (int6
 	if a == nil {
 		return 0, false
 	}
-	v, outside, ok := r.value(a.Expr)
+	v, ok := r.value(a.Expr)
 	if !ok {
 		return 0, false
 	}
@@ -161,25 +153,24 @@ func (r reader) integer(a *hcl.Attribute, low, high int64, summary string) (int6
 	switch v.Type() {
 	case cty.Number:
 		f := v.AsBigFloat()
-		text = "a number of that size"
-		if exact, small := number(f); small {
-			text = clip(exact.String(), 40)
+		text = r.not("", &at)
+		if exact, small := number(f); !r.src.computed(&at) && small {
+			text = ", not " + clip(exact.String(), 40)
+		} else if !small {
+			text = ", not a number of that size"
 		}
 		i, accuracy := f.Int64()
 		n, ok = i, accuracy == big.Exact
 	case cty.String: // of env()
-		text = shown(v.AsString(), outside)
+		text = r.not(v.AsString(), &at)
 		i, err := strconv.ParseInt(v.AsString(), 10, 64)
 		n, ok = i, err == nil
 	default:
 		r.wrongType(at, a.Name, "a whole number", v)
 		return 0, false
 	}
-	if outside {
-		text = shown("", true)
-	}
 	if !ok || n < low || n > high {
-		r.errorf(&at, summary, "%s must be a whole number from %d to %d, not %s.", a.Name, low, high, text)
+		r.errorf(&at, summary, "%s must be a whole number from %d to %d%s.", a.Name, low, high, text)
 		return 0, false
 	}
 	return n, true
@@ -202,7 +193,7 @@ func (r reader) setDuration(into *time.Duration, a *hcl.Attribute, low time.Dura
 	if a == nil {
 		return
 	}
-	v, outside, ok := r.value(a.Expr)
+	v, ok := r.value(a.Expr)
 	if !ok {
 		return
 	}
@@ -214,7 +205,7 @@ func (r reader) setDuration(into *time.Duration, a *hcl.Attribute, low time.Dura
 	d, err := schema.ParseDuration(v.AsString())
 	switch {
 	case err != nil:
-		r.errorf(&at, "Bad duration", `%s must be a duration such as "30s", "10m" or "1h30m", not %s.`, a.Name, shown(v.AsString(), outside))
+		r.errorf(&at, "Bad duration", `%s must be a duration such as "30s", "10m" or "1h30m"%s.`, a.Name, r.not(v.AsString(), &at))
 	case d < low:
 		r.errorf(&at, "Duration out of range", "%s must be at least %s.", a.Name, schema.FormatDuration(low))
 	default:
@@ -224,22 +215,22 @@ func (r reader) setDuration(into *time.Duration, a *hcl.Attribute, low time.Dura
 
 // enum gives one of the words.
 func (r reader) enum(a *hcl.Attribute, words ...string) (string, bool) {
-	s, outside, ok := r.string(a)
+	s, ok := r.string(a)
 	if !ok {
 		return "", false
 	}
 	if slices.Contains(words, s) {
 		return s, true
 	}
-	r.errorf(a.Expr.Range().Ptr(), "Unknown value", "%s must be %s, not %s.%s", a.Name, oneOf(words), shown(s, outside), didYouMean(s, words))
+	r.errorf(a.Expr.Range().Ptr(), "Unknown value", "%s must be %s%s.%s", a.Name, oneOf(words), r.not(s, rangeP(a)), r.meant(s, rangeP(a), words))
 	return "", false
 }
 
 // item is one string of a list, with its place.
 type item struct {
-	text    string
-	outside bool
-	at      hcl.Range
+	text     string
+	argument string
+	at       hcl.Range
 }
 
 // strings gives a list of strings; one string counts as a list of one. Where
@@ -254,10 +245,10 @@ func (r reader) strings(a *hcl.Attribute) []item {
 	}
 	var items []item
 	for _, e := range exprs {
-		v, outside, ok := r.value(e)
+		v, ok := r.value(e)
 		switch {
 		case ok && v.Type() == cty.String:
-			items = append(items, item{v.AsString(), outside, e.Range()})
+			items = append(items, item{v.AsString(), a.Name, e.Range()})
 		case ok || v.IsNull() && v.IsKnown():
 			r.wrongType(e.Range(), "Each item of "+a.Name, "a string", v)
 		}
@@ -267,12 +258,12 @@ func (r reader) strings(a *hcl.Attribute) []item {
 
 // stringsOf takes an expression that isn't written as a list.
 func (r reader) stringsOf(name string, expr hcl.Expression) []item {
-	v, outside, ok := r.value(expr)
+	v, ok := r.value(expr)
 	if !ok {
 		return nil
 	}
 	if v.Type() == cty.String {
-		return []item{{v.AsString(), outside, expr.Range()}}
+		return []item{{v.AsString(), name, expr.Range()}}
 	}
 	if ty := v.Type(); !ty.IsTupleType() && !ty.IsListType() && !ty.IsSetType() {
 		r.wrongType(expr.Range(), name, "a list of strings", v)
@@ -285,7 +276,7 @@ func (r reader) stringsOf(name string, expr hcl.Expression) []item {
 			r.wrongType(expr.Range(), "Each item of "+name, "a string", e)
 			continue
 		}
-		items = append(items, item{e.AsString(), outside, expr.Range()})
+		items = append(items, item{e.AsString(), name, expr.Range()})
 	}
 	return items
 }
@@ -301,13 +292,13 @@ func (r reader) address(i item, what string) (netip.Addr, bool) {
 		} else if ap, err := netip.ParseAddrPort(i.text); err == nil {
 			hint = fmt.Sprintf(" Without the port: %q.", ap.Addr())
 		}
-		if i.outside {
+		if r.src.computed(&i.at) {
 			hint = ""
 		}
-		r.errorf(&i.at, "Bad address", "%s must be an IP address, not %s.%s", what, shown(i.text, i.outside), hint)
+		r.errorf(&i.at, "Bad address", "%s must be an IP address%s.%s", what, r.not(i.text, &i.at), hint)
 		return a, false
 	case a.Zone() != "":
-		r.errorf(&i.at, "Bad address", "%s can't have a zone: %s.", what, shown(i.text, i.outside))
+		r.errorf(&i.at, "Bad address", "%s can't have a zone%s.", what, r.because(quoted(i.text), &i.at))
 		return a, false
 	}
 	return a.Unmap(), true
@@ -322,7 +313,7 @@ func (r reader) addresses(a *hcl.Attribute, what string, allowed func(item, neti
 		switch {
 		case !ok:
 		case seen[addr]:
-			r.errorf(&i.at, "Duplicate address", "%s is listed twice.", addr)
+			r.errorf(&i.at, "Duplicate address", "%s is listed twice.", r.bare(addr, i.argument, &i.at))
 		case allowed(i, addr):
 			seen[addr] = true
 			addrs = append(addrs, addr)
@@ -342,14 +333,14 @@ func (r reader) prefix(i item, what string, bare bool) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(i.text)
 	switch {
 	case err != nil:
-		r.errorf(&i.at, "Bad network", `%s must be a network such as "10.0.0.0/8" or "fd00::/64", not %s.`, what, shown(i.text, i.outside))
+		r.errorf(&i.at, "Bad network", `%s must be a network such as "10.0.0.0/8" or "fd00::/64"%s.`, what, r.not(i.text, &i.at))
 		return p, false
 	case p.Addr().Is4In6():
 		r.errorf(&i.at, "Bad network", "%s must be written as an IPv4 network.", what)
 		return p, false
 	case p != p.Masked():
 		hint := fmt.Sprintf("Did you mean %q?", p.Masked())
-		if i.outside {
+		if r.src.computed(&i.at) {
 			hint = ""
 		}
 		r.errorf(&i.at, "Bad network", "%s has bits set beyond its prefix. %s", what, hint)
