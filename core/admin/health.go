@@ -17,9 +17,10 @@ type Health struct {
 
 // Judge tells whether an agent is healthy: every source is read or held
 // knowingly, every dataplane is connected and answers, and nothing waits for
-// acknowledgement longer than twice the sync interval.
-func Judge(sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval time.Duration, now time.Time) Health {
-	reasons := []string{}
+// acknowledgement longer than twice the sync interval. unsaved says which files
+// of the agent's state can't be written.
+func Judge(unsaved []string, sources []SourceStatus, dataplanes []DataplaneStatus, syncInterval time.Duration, now time.Time) Health {
+	reasons := append([]string{}, unsaved...)
 	var notes []string
 	for _, s := range sources {
 		switch {

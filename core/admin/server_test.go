@@ -257,7 +257,7 @@ func TestJudge(t *testing.T) {
 			[]string{"dataplane ipvs has not acknowledged a change for 2m0s, the limit is 1m0s: on hold"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := Judge(c.sources, c.dataplanes, 30*time.Second, now)
+			got := Judge(nil, c.sources, c.dataplanes, 30*time.Second, now)
 			notes := got.Notes
 			got.Notes = nil
 			if diff := cmp.Diff(Health{Healthy: len(c.want) == 0, Reasons: c.want}, got); diff != "" {

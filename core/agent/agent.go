@@ -33,6 +33,7 @@ import (
 	"github.com/patchbay-proxy/patchbay/core/catalog"
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/source/static"
+	"github.com/patchbay-proxy/patchbay/core/state"
 	"github.com/patchbay-proxy/patchbay/core/vip"
 )
 
@@ -80,6 +81,8 @@ type Agent struct {
 	metrics *admin.Metrics
 	server  *admin.Server
 	files   *fileWatch
+	// troubles are those with the files in the data folder.
+	troubles *state.Troubles
 
 	// running ends when the agent stops; wg waits for everything it started.
 	running context.Context
@@ -157,6 +160,7 @@ func prepare(options Options, cfg *config.Config) (*Agent, error) {
 		started:     time.Now(),
 		dataDir:     cfg.DataDir,
 		notice:      newNotice(),
+		troubles:    &state.Troubles{},
 		inForceOnce: make(chan struct{}),
 		changing:    make(semaphore, 1),
 		schemas:     map[string]config.PluginSchema{},
@@ -172,12 +176,13 @@ func prepare(options Options, cfg *config.Config) (*Agent, error) {
 	if warning != nil {
 		a.problem("state", warning)
 	}
-	if a.leases, err = vip.OpenFile(filepath.Join(cfg.DataDir, vip.FileName), vip.FileOptions{Logger: a.log.Named("vip")}); err != nil {
+	if a.leases, err = vip.OpenFile(filepath.Join(cfg.DataDir, vip.FileName), vip.FileOptions{Logger: a.log.Named("vip"), Troubles: a.troubles}); err != nil {
 		return nil, err
 	}
 	a.catalog, err = catalog.New(catalog.Options{
 		Leases:    a.leases,
 		StatePath: filepath.Join(cfg.DataDir, catalogName),
+		Troubles:  a.troubles,
 		Logger:    a.log.Named("catalog"),
 	})
 	if err != nil {
@@ -185,6 +190,7 @@ func prepare(options Options, cfg *config.Config) (*Agent, error) {
 	}
 	a.static = static.New(static.Options{
 		StatePath: filepath.Join(cfg.DataDir, staticName),
+		Troubles:  a.troubles,
 		Logger:    a.log.Named("static"),
 	})
 	a.metrics = admin.NewMetrics(a.sample)
@@ -309,6 +315,10 @@ func (a *Agent) serveEvents(ctx context.Context) {
 				a.notice.bump()
 			}
 			a.followAddresses(ctx)
+			if _, unsaved := a.troubles.List(); len(unsaved) > 0 {
+				// Their end is seen by trying, also when there is nothing to save.
+				_ = a.leases.Sync()
+			}
 			if a.grown.CompareAndSwap(true, false) {
 				debug.FreeOSMemory()
 			}

@@ -59,13 +59,16 @@ func (a *Agent) Status() admin.Status {
 	s.LastReload = a.lastReload
 	s.Problems = slices.Clone(a.problems)
 	a.mu.Unlock()
-	s.Health = admin.Judge(s.Sources, s.Dataplanes, cfg.SyncInterval, time.Now())
+	damaged, unsaved := a.troubles.List()
+	s.Problems = slices.Concat(damaged, unsaved, s.Problems)
+	s.Health = admin.Judge(unsaved, s.Sources, s.Dataplanes, cfg.SyncInterval, time.Now())
 	return s
 }
 
 // Health implements admin.Backend.
 func (a *Agent) Health() admin.Health {
-	return admin.Judge(a.sources(), a.dataplanes(a.view()), a.inForce().SyncInterval, time.Now())
+	_, unsaved := a.troubles.List()
+	return admin.Judge(unsaved, a.sources(), a.dataplanes(a.view()), a.inForce().SyncInterval, time.Now())
 }
 
 func (a *Agent) sources() []admin.SourceStatus {
@@ -365,7 +368,8 @@ func (a *Agent) sample() *admin.Sample {
 			s.Carriers = append(s.Carriers, c.sample(cv, v.snapshot.Unread))
 		}
 	}
-	s.Healthy = admin.Judge(s.Sources, a.dataplanes(v), cfg.SyncInterval, time.Now()).Healthy
+	_, unsaved := a.troubles.List()
+	s.Healthy = admin.Judge(unsaved, s.Sources, a.dataplanes(v), cfg.SyncInterval, time.Now()).Healthy
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.ConfigLoaded = a.loadedAt

@@ -51,7 +51,7 @@ func planServices(p *catalog.Plan) []admin.PlannedChange {
 			shown.Details = append(shown.Details, fmt.Sprintf("takes %v from vip_pool %s", l.Addresses, l.Pool))
 		}
 		if c.Rejected != "" {
-			shown.Details = append(shown.Details, "would be rejected: "+c.Rejected)
+			shown.Details = append(shown.Details, "would not be carried: "+c.Rejected)
 		}
 		out = append(out, shown)
 	}

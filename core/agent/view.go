@@ -54,6 +54,9 @@ func (v *view) judge(s *catalog.Service) (admin.ServiceState, string, uint64) {
 		if reason == "" {
 			reason = "nothing to carry"
 		}
+		if s.Waiting {
+			return admin.StateWaiting, reason, 0
+		}
 		return admin.StateRejected, reason, 0
 	}
 	c, ok := v.carriers[s.Dataplane]

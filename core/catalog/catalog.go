@@ -14,6 +14,7 @@ import (
 
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/source"
+	"github.com/patchbay-proxy/patchbay/core/state"
 	"github.com/patchbay-proxy/patchbay/core/vip"
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 )
@@ -25,7 +26,9 @@ type Options struct {
 	// StatePath of the file that keeps the revision over a restart; empty for
 	// none.
 	StatePath string
-	Logger    hclog.Logger
+	// Troubles gets what is wrong with that file; nil for none.
+	Troubles *state.Troubles
+	Logger   hclog.Logger
 	// Now is the clock; nil for the machine's.
 	Now func() time.Time
 	// RetryInterval is how often a service that waits for an address asks
@@ -78,7 +81,9 @@ type Catalog struct {
 	dirty    map[*entry]struct{}
 	// swept is set once the leases of services that no source knows have been
 	// given back, which is when every source has been read.
-	swept       bool
+	swept bool
+	// unsynced is set while leases can't be put on disk.
+	unsynced    bool
 	subscribers []*subscriber
 
 	// What others read without the lock.
@@ -96,7 +101,7 @@ func New(options Options) (*Catalog, error) {
 		return nil, errors.New("a catalog needs a store of leases")
 	}
 	c := newCatalog(options)
-	if err := c.revision.load(options.StatePath, c.now, c.log); err != nil {
+	if err := c.revision.load(options.StatePath, c.now, c.log, options.Troubles); err != nil {
 		return nil, err
 	}
 	c.current.Store(EmptySnapshot().Next(c.revision.last, c.now(), nil, nil))

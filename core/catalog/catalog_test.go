@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
 	"github.com/patchbay-proxy/patchbay/core/config"
@@ -183,6 +185,9 @@ func TestWaitingForALease(t *testing.T) {
 	s.err = fmt.Errorf("%w: no space left on device", vip.ErrWaiting)
 	w.say("consul", service("b"), service("a", "10.1.0.1:80"))
 	w.want("b", "rejected: no address yet: waiting for the lease to be recorded: no space left on device")
+	if !w.cat.Snapshot().Get("b").Waiting || w.cat.Snapshot().Get("a").Waiting {
+		t.Error("b waits, and a does not")
+	}
 	if a := show(w.cat.Snapshot().Get("a")); !strings.Contains(a, "10.1.0.1:80 1 active\nnote: it keeps the address that it has: waiting for") {
 		t.Errorf("a is %s", a)
 	}
@@ -190,8 +195,32 @@ func TestWaitingForALease(t *testing.T) {
 	w.want("b", "rejected: no address yet: waiting for the lease to be recorded: no space left on device")
 	s.err = nil
 	w.pass(5 * time.Second)
-	if b := w.cat.Snapshot().Get("b"); b.Desired == nil {
+	if b := w.cat.Snapshot().Get("b"); b.Desired == nil || b.Waiting {
 		t.Errorf("b is %s", show(b))
+	}
+}
+
+// TestOneCauseFewLines: what concerns every service alike is not a line in the
+// log for each.
+func TestOneCauseFewLines(t *testing.T) {
+	var log bytes.Buffer
+	names := make([]*config.Service, 200)
+	services := make([]*source.Service, len(names))
+	for i := range names {
+		names[i], services[i] = block(fmt.Sprintf("s%03d", i)), service(fmt.Sprintf("s%03d", i))
+	}
+	w := newWorld(t, withPool(blocks(names...), "10.96.0.0/16"), "consul").read()
+	s := &stuck{Store: w.leases, err: fmt.Errorf("%w: no space left on device", vip.ErrWaiting)}
+	w.cat.leases, w.cat.log = s, hclog.New(&hclog.LoggerOptions{Output: &log})
+	w.say("consul", services...)
+	if lines := strings.Count(log.String(), "\n"); lines != loggedServices+1 || !strings.Contains(log.String(), "services=190") {
+		t.Errorf("%d lines:\n%s", lines, log.String())
+	}
+	log.Reset()
+	s.err = nil
+	w.pass(time.Minute)
+	if lines := strings.Count(log.String(), "\n"); lines != loggedServices+1 || !strings.Contains(log.String(), "services=190") {
+		t.Errorf("%d lines when all is well:\n%s", lines, log.String())
 	}
 }
 
@@ -245,7 +274,7 @@ func TestRevisionsOverRestarts(t *testing.T) {
 // TestRevisionThatCantBeSaved: the catalog goes on.
 func TestRevisionThatCantBeSaved(t *testing.T) {
 	r := revisions{path: filepath.Join(t.TempDir(), "none", "x")}
-	if err := r.load(r.path, time.Now, newCatalog(Options{}).log); err != nil {
+	if err := r.load(r.path, time.Now, newCatalog(Options{}).log, nil); err != nil {
 		t.Fatal(err)
 	}
 	if a, b := r.next(), r.next(); a != 1 || b != 2 {

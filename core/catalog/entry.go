@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/source"
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
@@ -89,7 +91,12 @@ func (c *Catalog) settle() {
 	for len(c.dirty) > 0 {
 		judged := c.judgeTouched(now)
 		if err := c.leases.Sync(); err != nil {
-			c.log.Error("new leases of VIPs may be lost if the machine stops now", "error", err)
+			if !c.unsynced {
+				c.log.Error("new leases of VIPs may be lost if the machine stops now", "error", err)
+			}
+			c.unsynced = true
+		} else {
+			c.unsynced = false
 		}
 		for _, e := range c.rivals.settle(judged) {
 			if _, seen := before[e]; !seen {
@@ -128,7 +135,7 @@ func (c *Catalog) judgeTouched(now time.Time) []*entry {
 }
 
 func (c *Catalog) judgeOne(e *entry, now time.Time) {
-	vips := e.judged.vips
+	vips, waiting := e.judged.vips, e.judged.waiting
 	hadOffers := e.hadOffers
 	e.judged = c.judge(e, now)
 	e.hadOffers = len(e.offers) > 0
@@ -139,7 +146,7 @@ func (c *Catalog) judgeOne(e *entry, now time.Time) {
 	if e.block != nil && e.block.VIPService != "" && hadOffers != e.hadOffers {
 		c.touch(c.entry(e.block.VIPService))
 	}
-	if !slices.Equal(vips, e.judged.vips) {
+	if waiting != e.judged.waiting || !slices.Equal(vips, e.judged.vips) {
 		for _, name := range c.policy.sharers[e.name] {
 			c.touch(c.entry(name))
 		}
@@ -174,7 +181,7 @@ func (c *Catalog) finish(e *entry, now time.Time) {
 		}
 		return
 	}
-	s := &Service{ID: e.name, Source: j.source, Dataplane: j.dataplane, Rejected: cmp.Or(j.rejected, e.standing.lost), Notes: slices.Clone(j.notes)}
+	s := &Service{ID: e.name, Source: j.source, Dataplane: j.dataplane, Rejected: cmp.Or(j.rejected, e.standing.lost), Waiting: j.waiting, Notes: slices.Clone(j.notes)}
 	if j.service != nil {
 		s.Instances = j.service.Instances
 	}
@@ -249,6 +256,7 @@ func earliest(a, b time.Time) time.Time {
 func (c *Catalog) publish(before map[*entry]*Service) {
 	var upserts []*Service
 	var removed, ids []string
+	var logged changeLog
 	for e, old := range before {
 		switch {
 		case e.published == old:
@@ -257,10 +265,11 @@ func (c *Catalog) publish(before map[*entry]*Service) {
 			removed = append(removed, e.name)
 		default:
 			upserts = append(upserts, e.published)
-			c.logChange(old, e.published)
+			c.logChange(old, e.published, &logged)
 		}
 		ids = append(ids, e.name)
 	}
+	logged.summarise(c.log)
 	last, unread := c.Snapshot(), c.unread()
 	if len(ids) == 0 && slices.Equal(last.Unread, unread) {
 		return
@@ -278,8 +287,15 @@ func (c *Catalog) publish(before map[*entry]*Service) {
 	}
 }
 
+// loggedServices is how many services of one change are named in the log in
+// each way; the rest are counted. A full disk concerns every service alike.
+const loggedServices = 10
+
+// changeLog counts what one change has logged.
+type changeLog struct{ carried, refused int }
+
 // logChange says in the log when a service is rejected, or no longer so.
-func (c *Catalog) logChange(old, s *Service) {
+func (c *Catalog) logChange(old, s *Service, logged *changeLog) {
 	was := ""
 	if old != nil {
 		was = old.Rejected
@@ -288,8 +304,21 @@ func (c *Catalog) logChange(old, s *Service) {
 	case s.Source == "" && len(c.unread()) > 0:
 		c.log.Debug("service is waited for", "service", s.ID, "reason", s.Rejected)
 	case s.Rejected != "" && s.Rejected != was:
-		c.log.Warn("service is not carried", "service", s.ID, "reason", s.Rejected)
+		if logged.refused++; logged.refused <= loggedServices {
+			c.log.Warn("service is not carried", "service", s.ID, "reason", s.Rejected)
+		}
 	case s.Rejected == "" && was != "":
-		c.log.Info("service is carried", "service", s.ID, "dataplane", s.Dataplane)
+		if logged.carried++; logged.carried <= loggedServices {
+			c.log.Info("service is carried", "service", s.ID, "dataplane", s.Dataplane)
+		}
+	}
+}
+
+func (l *changeLog) summarise(log hclog.Logger) {
+	if l.refused > loggedServices {
+		log.Warn("more services are not carried: `patchbay services` has the reason of each", "services", l.refused-loggedServices)
+	}
+	if l.carried > loggedServices {
+		log.Info("more services are carried", "services", l.carried-loggedServices)
 	}
 }

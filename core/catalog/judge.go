@@ -31,7 +31,9 @@ type judgement struct {
 	rank      rank
 	// rejected is why it is not carried, rivals aside.
 	rejected string
-	notes    []string
+	// waiting is set where that passes of itself.
+	waiting bool
+	notes   []string
 	// leaving is set for a service that its source knows no longer, while its
 	// endpoints drain.
 	leaving bool
@@ -62,7 +64,9 @@ func (c *Catalog) judge(e *entry, now time.Time) judgement {
 	if c.policy.dataplanes[j.policy.Dataplane] {
 		j.dataplane = j.policy.Dataplane
 	}
-	j.rejected = cmp.Or(c.unknown(e, &j), refused, c.unfit(e, &j))
+	j.rejected = c.unknown(e, &j)
+	j.waiting = j.rejected != "" && len(c.unread()) > 0
+	j.rejected = cmp.Or(j.rejected, refused, c.unfit(e, &j))
 	c.findVIPs(e, &j, explicit, now)
 	if j.rejected == "" {
 		j.rejected = c.findFrontends(&j)
@@ -152,6 +156,8 @@ func (c *Catalog) shareVIPs(e *entry, j *judgement) {
 	switch {
 	case target.block != nil && target.block.VIPService != "":
 		j.reject(fmt.Sprintf("it shares the VIP of %q, which shares that of %q: name the latter", target.name, target.block.VIPService))
+	case len(target.judged.vips) == 0 && target.judged.waiting:
+		j.await(fmt.Sprintf("it shares the VIP of %q, which waits for it", target.name))
 	case len(target.judged.vips) == 0:
 		j.reject(fmt.Sprintf("it shares the VIP of %q, which has none", target.name))
 	default:
@@ -160,6 +166,12 @@ func (c *Catalog) shareVIPs(e *entry, j *judgement) {
 }
 
 func (j *judgement) reject(why string) { j.rejected = cmp.Or(j.rejected, why) }
+
+// await is reject for what passes of itself.
+func (j *judgement) await(why string) {
+	j.waiting = j.waiting || j.rejected == ""
+	j.reject(why)
+}
 
 // leaseVIPs uses the lease that the service has, or takes one if it or a
 // service that shares its VIP has a use for it.
@@ -206,7 +218,7 @@ func (c *Catalog) refuseLease(j *judgement, err error, held bool, now time.Time)
 	case errors.Is(err, vip.ErrExhausted):
 		j.reject("no address: " + err.Error())
 	default:
-		j.reject("no address yet: " + err.Error())
+		j.await("no address yet: " + err.Error())
 	}
 	j.retryAt = now.Add(after)
 }

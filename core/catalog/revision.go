@@ -29,7 +29,7 @@ type savedRevision struct {
 	Reserved uint64 `json:"reserved"`
 }
 
-func (r *revisions) load(path string, now func() time.Time, log hclog.Logger) error {
+func (r *revisions) load(path string, now func() time.Time, log hclog.Logger, troubles *state.Troubles) error {
 	r.path, r.log = path, log
 	if path == "" {
 		r.reserved = ^uint64(0)
@@ -42,6 +42,7 @@ func (r *revisions) load(path string, now func() time.Time, log hclog.Logger) er
 	case errors.As(err, &damaged):
 		// The clock in microseconds is above every count.
 		saved.Reserved = uint64(now().UnixMicro())
+		troubles.Damaged("the revision goes on from the clock", damaged)
 		log.Warn("the revision goes on from the clock", "reason", damaged)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("loading the catalog's revision: %w", err)

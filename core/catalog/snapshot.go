@@ -36,6 +36,9 @@ type Service struct {
 	Desired *dataplane.Service
 	// Rejected is why the service is not carried; empty when it is.
 	Rejected string
+	// Waiting is set where Rejected passes of itself: the service waits for a
+	// lease to be recorded, or for a source to be read.
+	Waiting bool
 	// Notes are what an operator should know of a service that is carried:
 	// endpoints of a family without frontend, a host name that doesn't
 	// resolve, a loopback endpoint.
@@ -94,6 +97,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.Source == o.Source &&
 		s.Dataplane == o.Dataplane &&
 		s.Rejected == o.Rejected &&
+		s.Waiting == o.Waiting &&
 		s.Desired.Equal(o.Desired) &&
 		slices.Equal(s.Notes, o.Notes) &&
 		slices.Equal(s.Instances, o.Instances)

@@ -54,6 +54,14 @@ func Bind(cfg *Config, schemas map[string]PluginSchema, unasked Unasked) (*Confi
 	for i := range bound.Services {
 		b.service(&bound.Services[i])
 	}
+	for _, d := range cfg.spare.dataplanes {
+		if _, asked := schemas[d.Name]; asked {
+			b.dataplane(&d)
+		}
+	}
+	for _, s := range cfg.spare.services {
+		b.service(&s)
+	}
 	if cfg.Defaults != nil {
 		// A discovered service without a block has nothing but these.
 		b.service(&bound.Defaults)

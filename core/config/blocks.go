@@ -144,7 +144,10 @@ func (l *loader) decodeBlock(r reader, b *hcl.Block, file string, defaults *serv
 	switch b.Type {
 	case "agent", "node", "defaults":
 		if !l.once("The "+b.Type+" block", b.DefRange, b.TypeRange) {
-			return
+			// It does not count, and what else is wrong with it is said.
+			agent, node := l.cfg.Agent, l.cfg.Node
+			defer func() { l.cfg.Agent, l.cfg.Node = agent, node }()
+			defaults = newServiceBlock()
 		}
 	}
 	switch b.Type {
@@ -358,9 +361,12 @@ func (l *loader) decodeDataplane(r reader, b *hcl.Block) {
 	dp.Version = r.version(c.Attributes["version"])
 	dp.SHA256 = r.sha256(c.Attributes["sha256"])
 	dp.Capabilities = r.capabilities(c.Attributes["capabilities"])
-	if ok {
-		l.cfg.Dataplanes = append(l.cfg.Dataplanes, dp)
+	if !ok {
+		dp.Name = b.Labels[0]
+		l.cfg.spare.dataplanes = append(l.cfg.spare.dataplanes, dp)
+		return
 	}
+	l.cfg.Dataplanes = append(l.cfg.Dataplanes, dp)
 }
 
 func (r reader) version(a *hcl.Attribute) string {

@@ -42,6 +42,13 @@ func (l *loader) check() {
 		c.vips(s)
 		c.conflicts(s)
 	}
+	// Of a block whose name is another's only what stands by itself is said:
+	// that both want one address follows from the name.
+	for _, s := range l.spare {
+		l.report.within = fmt.Sprintf("service %q", clip(s.Name, 80))
+		c.references(s)
+		c.static(s)
+	}
 	l.report.within = ""
 }
 

@@ -47,6 +47,12 @@ type Config struct {
 	// sources are the files' contents and where their expressions are
 	// evaluated; Bind needs both.
 	sources *sources
+	// spare are blocks that don't count, because their name is wrong or taken:
+	// what else is wrong with them is reported all the same.
+	spare struct {
+		dataplanes []Dataplane
+		services   []*Service
+	}
 }
 
 // Dataplane gives the block of that name, or the default one for "". It is nil

@@ -180,6 +180,8 @@ type loader struct {
 	cfg    *Config
 
 	services []*serviceBlock
+	// spare are those that don't count, as Config.spare.
+	spare []*serviceBlock
 	// defined tells where a top-level argument or single block was given.
 	defined   map[string]hcl.Range
 	serviceAt map[string]hcl.Range

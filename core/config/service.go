@@ -87,16 +87,24 @@ func (l *loader) addService(s, defaults *serviceBlock) {
 	s.inherit(l.report, defaults)
 	if !serviceName.MatchString(s.Name) {
 		l.report.errorf(&s.labelAt, "Bad name", "The name of a service has 1 to 253 letters, digits, dots, underscores and hyphens; %s doesn't fit.", quoted(s.Name))
+		l.addSpare(s)
 		return
 	}
 	if first, twice := l.serviceAt[s.Name]; twice {
 		l.report.errorf(&s.labelAt, "Duplicate service", "service %q is already declared at %s.", s.Name, place(first))
+		l.addSpare(s)
 		return
 	}
 	l.serviceAt[s.Name] = s.Range
 	l.cfg.Services = append(l.cfg.Services, s.Service)
 	l.services = append(l.services, s)
 	s.given = nil // done with
+}
+
+// addSpare takes up a service that doesn't count.
+func (l *loader) addSpare(s *serviceBlock) {
+	l.spare = append(l.spare, s)
+	l.cfg.spare.services = append(l.cfg.spare.services, s.Service)
 }
 
 // inherit fills in what the block doesn't say from the defaults block. Slices

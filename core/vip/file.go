@@ -24,6 +24,8 @@ const FileName = "leases.json"
 type FileOptions struct {
 	// Logger gets what was found damaged; nil for none.
 	Logger hclog.Logger
+	// Troubles gets what is wrong with the file; nil for none.
+	Troubles *state.Troubles
 	// Now is the clock; nil for the machine's.
 	Now func() time.Time
 }
@@ -35,6 +37,8 @@ type File struct {
 	path string // empty for a preview
 	log  hclog.Logger
 	now  func() time.Time
+	// troubles is nil for a preview.
+	troubles *state.Troubles
 
 	mu    sync.Mutex
 	table *table
@@ -43,6 +47,10 @@ type File struct {
 	size  int64
 	lines int
 	dirty bool
+	// failing is set while a record can't be made, retryAt is when to try again
+	// even if there is none to make.
+	failing bool
+	retryAt time.Time
 }
 
 // OpenFile reads the leases at path, or begins with none when there is no such
@@ -54,7 +62,7 @@ type File struct {
 // that a newer version wrote, is an error, because going on without it could
 // move every service.
 func OpenFile(path string, options FileOptions) (*File, error) {
-	f := &File{path: path, log: options.Logger, now: options.Now, table: newTable()}
+	f := &File{path: path, log: options.Logger, now: options.Now, troubles: options.Troubles, table: newTable()}
 	if f.log == nil {
 		f.log = hclog.NewNullLogger()
 	}
@@ -78,7 +86,7 @@ func OpenFile(path string, options FileOptions) (*File, error) {
 		}
 		// A full disk must not keep the known leases from use. A new one waits
 		// until it can be recorded.
-		f.log.Error("leases of VIPs can't be written: services that have one keep it, new ones wait", "path", path, "error", err)
+		f.wrote(err)
 		if !missing && damage == "" {
 			f.resume(int64(len(data)))
 		}
@@ -126,6 +134,7 @@ func (f *File) salvage(claims *[]claim, damage string) {
 		}
 	}
 	aside := state.MoveAside(f.path, damage)
+	f.troubles.Damaged("leases of VIPs are taken from what could be read and from the file before", aside)
 	f.log.Error("leases of VIPs are damaged: what could be read is kept, completed by the file before; a lease that is lost is taken again by its service's name",
 		"path", f.path, "reason", damage, "read", kept, "from_before", restored, "moved_to", aside.MovedTo)
 }
@@ -207,7 +216,9 @@ func (f *File) record(claims []claim) error {
 		return nil
 	}
 	if f.path != "" {
-		if err := f.append(encodeClaims(claims)); err != nil {
+		err := f.append(encodeClaims(claims))
+		f.wrote(err)
+		if err != nil {
 			return err
 		}
 		f.lines += len(claims)
@@ -216,6 +227,19 @@ func (f *File) record(claims []claim) error {
 		f.table.put(c)
 	}
 	return nil
+}
+
+// retryInterval is how often a file that can't be written is tried again.
+const retryInterval = 5 * time.Second
+
+// wrote notes the outcome of a write.
+func (f *File) wrote(err error) {
+	news := err != nil && !f.failing
+	f.failing, f.retryAt = err != nil, f.now().Add(retryInterval)
+	f.troubles.Written(f.path, err)
+	if news {
+		f.log.Error("leases of VIPs can't be written: services that have one keep it, new ones wait", "path", f.path, "error", err)
+	}
 }
 
 func (f *File) append(data []byte) error {
@@ -245,12 +269,25 @@ func (f *File) Sync() error {
 	if f.path == "" {
 		return nil
 	}
+	// Writing may succeed again though nobody has a record to make.
+	if f.failing {
+		if f.now().Before(f.retryAt) {
+			return nil
+		}
+		err := f.rewrite()
+		f.wrote(err)
+		return err
+	}
 	// Lines that later ones have overtaken are cleared away once they are the
 	// most.
 	if f.lines > 2*len(f.table.byAddress)+1000 {
 		return f.rewrite()
 	}
-	return f.sync()
+	err := f.sync()
+	if err != nil {
+		f.wrote(err)
+	}
+	return err
 }
 
 func (f *File) sync() error {

@@ -483,6 +483,10 @@ func TestFullDisk(t *testing.T) {
 	if l := s.List(); len(l) != 1 || l[0].Service != "web" || !l[0].Held() {
 		t.Errorf("leases are %v", l)
 	}
+	if n := strings.Count(s.log.String(), "can't be written"); n != 1 {
+		t.Errorf("two failures are told %d times: %s", n, s.log.String())
+	}
+	s.log.Reset()
 	redis := s.claim("redis")
 	s.reopen()
 	if l, held := s.Lease("redis"); !held || !slices.Equal(l.Addresses, redis) || s.log.Len() > 0 {

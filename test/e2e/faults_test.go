@@ -240,8 +240,8 @@ func TestDamagedState(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if file == "session.json" && len(status.Problems) == 0 {
-				t.Errorf("%s %s: the status does not tell", damage.name, file)
+			if filepath.Dir(file) == "." && !strings.HasSuffix(file, ".old") && !strings.Contains(strings.Join(status.Problems, "\n"), "/"+file+" is damaged") {
+				t.Errorf("%s %s: the status does not tell, only %q", damage.name, file, status.Problems)
 			}
 			h.stop()
 		}
@@ -349,14 +349,37 @@ func TestFullDisk(t *testing.T) {
 		}
 		for _, s := range list.Services {
 			if strings.HasPrefix(s.ID, "leased-") && s.State != admin.StateOK && strings.Contains(s.Reason, "no space left") {
+				if s.State != admin.StateWaiting {
+					t.Errorf("%s waits for a lease and is %s", s.ID, s.State)
+				}
 				return nil
 			}
 		}
 		return fmt.Errorf("none of %d does, such as %+v", len(list.Services), list.Services[0])
 	})
+	status, err := h.client.Status(t.Context(), admin.Watch{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := strings.Join(status.Problems, "\n"); !strings.Contains(all, "leases.json can't be written") {
+		t.Errorf("problems %q", all)
+	}
+	if all := strings.Join(status.Health.Reasons, "\n"); status.Health.Healthy || !strings.Contains(all, "leases.json can't be written") {
+		t.Errorf("health %+v", status.Health)
+	}
+	if n := strings.Count(h.agent.log(), "service is not carried"); n > 20 {
+		t.Errorf("%d lines for one cause", n)
+	}
 	if err := os.Remove(filepath.Join(inside, "fill")); err != nil {
 		t.Fatal(err)
 	}
+	h.eventually("all is well again", func() error {
+		s, err := h.client.Status(t.Context(), admin.Watch{})
+		if err == nil && (!s.Health.Healthy || len(s.Problems) > 0) {
+			err = fmt.Errorf("%+v, %q", s.Health, s.Problems)
+		}
+		return err
+	})
 	h.eventually("all have their lease", func() error {
 		s, err := h.client.Status(t.Context(), admin.Watch{})
 		if err == nil && s.ByState["ok"] != leased+2 {

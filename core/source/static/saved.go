@@ -33,6 +33,7 @@ func (s *Source) load() {
 	var from saved
 	if err := state.Read(s.options.StatePath, "static", savedVersion, &from); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
+			s.options.Troubles.Damaged("the saved health of endpoints can't be used; they are up until a check fails", err)
 			s.log.Warn("the saved health of endpoints can't be used; they are up until a check fails", "error", err)
 		}
 		return
@@ -70,8 +71,13 @@ func (s *Source) save() {
 	s.mu.Unlock()
 
 	slices.SortFunc(to.Endpoints, func(a, b savedEndpoint) int { return a.compare(b.targetKey) })
-	if err := state.Write(s.options.StatePath, "static", savedVersion, to); err != nil {
+	err := state.Write(s.options.StatePath, "static", savedVersion, to)
+	s.options.Troubles.Written(s.options.StatePath, err)
+	news := err != nil && !s.failing
+	if s.failing = err != nil; news {
 		s.log.Error("the health of endpoints can't be saved", "error", err)
+	}
+	if err != nil {
 		s.mu.Lock()
 		s.unsaved = true
 		s.mu.Unlock()

@@ -30,6 +30,7 @@ import (
 
 	"github.com/patchbay-proxy/patchbay/core/config"
 	"github.com/patchbay-proxy/patchbay/core/source"
+	"github.com/patchbay-proxy/patchbay/core/state"
 )
 
 // Options of a Source; the zero value of each is a default.
@@ -37,7 +38,9 @@ type Options struct {
 	// StatePath of the file that keeps health and addresses over a restart;
 	// empty for none.
 	StatePath string
-	Logger    hclog.Logger
+	// Troubles gets what is wrong with that file; nil for none.
+	Troubles *state.Troubles
+	Logger   hclog.Logger
 	// MaxChecks that run at once; 256 by default.
 	MaxChecks int
 	// ResolveInterval is how often a host name is resolved again; 30 s by
@@ -103,6 +106,8 @@ type Source struct {
 	dirty map[string]struct{}
 	// retell is set while the sink is to be told everything again.
 	retell bool
+	// failing is set while the state can't be saved; save alone uses it.
+	failing bool
 	// unsaved is set while the state differs from the saved one.
 	unsaved bool
 }
