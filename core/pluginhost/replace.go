@@ -160,6 +160,6 @@ func (n *successor) keep(err error) {
 func (n *successor) giveUp() {
 	if n.trying != nil {
 		n.cancel()
-		<-n.trying
+		_ = <-n.trying // nobody needs it any more
 	}
 }

@@ -61,7 +61,7 @@ func thisOwner(stateDir string) (owner, error) {
 		return o, err
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		o.device, o.inode = uint64(stat.Dev), stat.Ino
+		o.device, o.inode = stat.Dev, stat.Ino
 	}
 	return o, nil
 }
