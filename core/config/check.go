@@ -39,6 +39,7 @@ func (l *loader) check() {
 		l.report.within = fmt.Sprintf("service %q", s.Name)
 		c.references(s)
 		c.static(s)
+		c.families(s)
 		c.vips(s)
 		c.conflicts(s)
 	}
@@ -48,6 +49,7 @@ func (l *loader) check() {
 		l.report.within = fmt.Sprintf("service %q", clip(s.Name, 80))
 		c.references(s)
 		c.static(s)
+		c.families(s)
 	}
 	l.report.within = ""
 }
@@ -108,6 +110,7 @@ type crossCheck struct {
 
 	hasPool                   map[string]bool
 	poolNames, dataplaneNames []string
+	names                     []string // of the services, sorted, once asked for
 }
 
 // references checks the names of other blocks.
@@ -169,10 +172,13 @@ func (c *crossCheck) sharedVIP(s *serviceBlock) {
 // similarService suggests one of the services; not without end, for comparing
 // with 20,000 names takes a while.
 func (c *crossCheck) similarService(s *serviceBlock) string {
-	if c.report.full() {
+	if len(c.report.found) > maxDiagnostics || len(c.byName) > 20_000 {
 		return ""
 	}
-	return c.report.meant(s.VIPService, s.vipAt, sortedKeys(c.byName))
+	if c.names == nil {
+		c.names = sortedKeys(c.byName)
+	}
+	return c.report.meant(s.VIPService, s.vipAt, c.names)
 }
 
 // root is the service whose VIPs s has; s itself where it shares with none,
@@ -248,6 +254,44 @@ func (c *crossCheck) static(s *serviceBlock) {
 			continue
 		}
 		seen[a] = e.Range
+	}
+}
+
+// families warns of endpoints that no frontend's family fits.
+func (c *crossCheck) families(s *serviceBlock) {
+	root := c.root(s)
+	if !s.Static() || root == nil || s.NodePort != 0 || c.incomplete {
+		return // a node's addresses are known when it runs
+	}
+	var has [3]bool
+	for _, a := range append(root.VIP[:len(root.VIP):len(root.VIP)], s.External...) {
+		has[dataplane.FamilyOf(a)] = true
+	}
+	if len(root.VIP) == 0 && root.vipAt == nil {
+		for _, p := range c.cfg.Pools {
+			if root.Pool == p.Name || root.Pool == "" {
+				for _, r := range p.CIDR {
+					has[dataplane.FamilyOf(r.Addr())] = true
+				}
+				break
+			}
+		}
+	}
+	v4, v6 := has[dataplane.IPv4], has[dataplane.IPv6]
+	if v4 == v6 {
+		return
+	}
+	for _, e := range s.Endpoints {
+		a, err := netip.ParseAddr(e.Host)
+		if err != nil || has[dataplane.FamilyOf(a)] {
+			continue
+		}
+		mine, theirs := "IPv4", "IPv6"
+		if v4 {
+			mine, theirs = theirs, mine
+		}
+		c.report.warnf(&e.Range, "Endpoint without a frontend",
+			"No client ever gets to this endpoint: it has an %s address, and the service's own are of %s alone. A frontend and its endpoints are of one family.", mine, theirs)
 	}
 }
 

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -53,12 +55,54 @@ func (r *report) content(body hcl.Body, s *shape) content {
 		}
 		return c
 	}
+	if native, ok := body.(*hclsyntax.Body); ok {
+		var left int
+		body, left = s.cut(native, max(0, maxHints-len(r.found)))
+		r.dropped += left
+	}
 	got, diags := body.Content(s.schema)
 	if !r.full() && len(diags) > 0 {
 		diags = s.reword(diags, body)
 	}
 	r.hcl(diags)
 	return content{attrs: got.Attributes, blocks: got.Blocks, end: got.MissingItemRange}
+}
+
+// cut leaves out what is unknown beyond a number, and counts it. The library
+// would compare each with all that is known.
+func (s *shape) cut(body *hclsyntax.Body, most int) (*hclsyntax.Body, int) {
+	var unknown []hcl.Pos
+	for name, a := range body.Attributes {
+		if !s.known[name] {
+			unknown = append(unknown, a.NameRange.Start)
+		}
+	}
+	for _, b := range body.Blocks {
+		if _, ok := s.labels[b.Type]; !ok {
+			unknown = append(unknown, b.TypeRange.Start)
+		}
+	}
+	if len(unknown) <= most {
+		return body, 0
+	}
+	slices.SortFunc(unknown, func(a, b hcl.Pos) int { return cmp.Compare(a.Byte, b.Byte) })
+	out := make(map[int]bool, len(unknown)-most)
+	for _, p := range unknown[most:] {
+		out[p.Byte] = true
+	}
+	rest := *body
+	rest.Attributes, rest.Blocks = hclsyntax.Attributes{}, nil
+	for name, a := range body.Attributes {
+		if !out[a.NameRange.Start.Byte] {
+			rest.Attributes[name] = a
+		}
+	}
+	for _, b := range body.Blocks {
+		if !out[b.TypeRange.Start.Byte] {
+			rest.Blocks = append(rest.Blocks, b)
+		}
+	}
+	return &rest, len(out)
 }
 
 func (s *shape) fits(body *hclsyntax.Body) bool {

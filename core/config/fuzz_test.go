@@ -29,6 +29,16 @@ func seed(f *testing.F, ext string) {
 	}
 }
 
+// seedHostile adds the shorter ones of what is hostile on purpose.
+func seedHostile(f *testing.F, file string) {
+	f.Helper()
+	for _, h := range hostile {
+		if h.file == file && len(h.text) < 10_000 {
+			f.Add([]byte(h.text))
+		}
+	}
+}
+
 // fuzzLoad loads and binds any bytes: nothing panics, what is valid is bound,
 // and what is bound is what the schema allows.
 func fuzzLoad(t *testing.T, path string, data []byte) {
@@ -83,12 +93,14 @@ func fuzzLoad(t *testing.T, path string, data []byte) {
 
 func FuzzLoadNative(f *testing.F) {
 	seed(f, ".hcl")
+	seedHostile(f, "a.hcl")
 	path := filepath.Join(f.TempDir(), "fuzz.hcl")
 	f.Fuzz(func(t *testing.T, data []byte) { fuzzLoad(t, path, data) })
 }
 
 func FuzzLoadJSON(f *testing.F) {
 	seed(f, ".json")
+	seedHostile(f, "a.json")
 	path := filepath.Join(f.TempDir(), "fuzz.json")
 	f.Fuzz(func(t *testing.T, data []byte) { fuzzLoad(t, path, data) })
 }

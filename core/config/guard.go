@@ -20,6 +20,7 @@ const (
 	maxNumber      = 400  // characters of a number
 	maxExponent    = 3    // digits of a number's exponent
 	maxParts       = 8000 // lines of a heredoc, or parts of another text
+	maxFor         = 4096 // bytes of a for expression
 	quickNesting   = 50
 	quickOperators = 500
 	quickDigits    = 300
@@ -30,7 +31,7 @@ const tooComplex = "Too deeply nested"
 
 // guardNative gives a diagnostic for native syntax that is not to be parsed.
 func guardNative(src []byte, file string, pos hcl.Pos) *hcl.Diagnostic {
-	if !doubtful(src) && !longHeredoc(src) {
+	if !doubtful(src) && !longHeredoc(src) && !mayHaveFor(src) {
 		return nil
 	}
 	tokens, _ := hclsyntax.LexConfig(src, file, pos)
@@ -145,7 +146,11 @@ func guardTokens(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 	var open []hclsyntax.TokenType
 	var parts []int // of the texts that are open
 	operators := 0
+	var loop forGuard
 	for i, t := range tokens {
+		if d := loop.next(t, len(open)); d != nil {
+			return d
+		}
 		switch t.Type {
 		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenOQuote,
 			hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
@@ -188,6 +193,59 @@ func guardTokens(tokens hclsyntax.Tokens) *hcl.Diagnostic {
 		if len(open) > maxNesting || operators > maxOperators {
 			return tooMuch(t.Range, tooComplex, "Nothing in a configuration is nested more than 100 deep or combines more than 1,000 operators in one expression. This looks like a file of another kind.")
 		}
+	}
+	return nil
+}
+
+// mayHaveFor looks for the word where a for expression or directive has it:
+// after a bracket or a comment, or first on its line.
+func mayHaveFor(src []byte) bool {
+	word := []byte("for")
+	for at := bytes.Index(src, word); at >= 0; {
+		before := bytes.TrimRight(src[:at], " \t\r")
+		switch {
+		case len(before) == 0 || bytes.IndexByte([]byte("[{~\n"), before[len(before)-1]) >= 0 || bytes.HasSuffix(before, []byte("*/")):
+			return true
+		}
+		next := bytes.Index(src[at+len(word):], word)
+		if next < 0 {
+			break
+		}
+		at += len(word) + next
+	}
+	return false
+}
+
+// forGuard refuses a for within a for, and a long one: the work and the memory
+// that they take is the product of what each goes through, and without bounds
+// a few hundred bytes never come to an end.
+type forGuard struct {
+	before hclsyntax.TokenType // the last token but newlines and comments
+	within bool
+	start  int
+	depth  int // brackets that are open around it, its own included
+}
+
+// next takes a token and how many brackets are open before it.
+func (g *forGuard) next(t hclsyntax.Token, open int) *hcl.Diagnostic {
+	if t.Type == hclsyntax.TokenNewline || t.Type == hclsyntax.TokenComment {
+		return nil
+	}
+	before := g.before
+	g.before = t.Type
+	control := before == hclsyntax.TokenTemplateControl
+	starts := t.Type == hclsyntax.TokenIdent && string(t.Bytes) == "for" &&
+		(control || before == hclsyntax.TokenOBrack || before == hclsyntax.TokenOBrace)
+	switch {
+	case starts && g.within, g.within && t.Range.End.Byte-g.start > maxFor:
+		return tooMuch(t.Range, tooComplex, "A for expression holds no other one, and is at most 4 KiB long. Write out what it gives.")
+	case starts:
+		g.within, g.start, g.depth = true, t.Range.Start.Byte, open
+		if control {
+			g.depth-- // the directive's own brace ends long before the loop
+		}
+	case g.within && (open < g.depth || control && string(t.Bytes) == "endfor"):
+		g.within = false
 	}
 	return nil
 }
@@ -256,7 +314,7 @@ func guardTemplate(literal []byte, at hcl.Range) *hcl.Diagnostic {
 		return nil
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil || !doubtful([]byte(text)) {
+	if json.Unmarshal(literal, &text) != nil || !doubtful([]byte(text)) && !mayHaveFor([]byte(text)) {
 		return nil
 	}
 	tokens, _ := hclsyntax.LexTemplate([]byte(text), at.Filename, hcl.InitialPos)

@@ -18,11 +18,15 @@ func suggest(given string, candidates []string) string {
 		if limit > 3 {
 			limit = 3
 		}
+		begins := len(given) >= 3 && strings.HasPrefix(lower, given)
+		if !begins && max(len(given)-len(lower), len(lower)-len(given)) > 4*limit {
+			continue // a letter has up to four bytes
+		}
 		distance := levenshtein.Distance(given, lower, nil)
 		if distance == 2 && transposed(given, lower) {
 			distance = 1 // one slip of the fingers
 		}
-		if len(given) >= 3 && strings.HasPrefix(lower, given) {
+		if begins {
 			distance = min(distance, limit)
 		}
 		if distance > limit || best != "" && distance >= bestDistance {
