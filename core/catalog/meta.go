@@ -29,7 +29,7 @@ var metaArguments = map[string]struct {
 		return err
 	}},
 	"vip": {func(p, _ *config.Service) bool { return len(p.VIP) > 0 || p.VIPService != "" }, func(p *config.Service, v string) (err error) {
-		p.VIP, err = readList(v, netip.ParseAddr)
+		p.VIP, err = readVIPs(v)
 		return err
 	}},
 	"pool": {func(p, d *config.Service) bool { return p.Pool != d.Pool }, func(p *config.Service, v string) error {
@@ -45,7 +45,7 @@ var metaArguments = map[string]struct {
 		return err
 	}},
 	"external": {func(p, d *config.Service) bool { return !slices.Equal(p.External, d.External) }, func(p *config.Service, v string) (err error) {
-		p.External, err = readList(v, netip.ParseAddr)
+		p.External, err = readList(v, func(s string) (netip.Addr, error) { return readAddress(s, config.Unusable) })
 		return err
 	}},
 	"dataplane": {func(p, d *config.Service) bool { return p.Dataplane != d.Dataplane }, func(p *config.Service, v string) error {
@@ -133,6 +133,35 @@ func readPort(v string) (uint16, error) {
 		return 0, fmt.Errorf("a port is a number from 1 to 65535")
 	}
 	return uint16(n), nil
+}
+
+// readAddress reads an address as a file would: what is refused there is
+// refused here.
+func readAddress(v string, unusable func(netip.Addr) string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	if err != nil {
+		return a, fmt.Errorf("%.60q is not an IP address", v)
+	}
+	a = a.Unmap()
+	if why := unusable(a); why != "" {
+		return a, fmt.Errorf("%s %s", a, why)
+	}
+	return a, nil
+}
+
+func readVIPs(v string) ([]netip.Addr, error) {
+	vips, err := readList(v, func(s string) (netip.Addr, error) { return readAddress(s, config.UnusableVIP) })
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range vips {
+		for _, other := range vips[:i] {
+			if dataplane.FamilyOf(a) == dataplane.FamilyOf(other) {
+				return nil, fmt.Errorf("a service has one VIP per family; %s comes after %s", a, other)
+			}
+		}
+	}
+	return vips, nil
 }
 
 func readDuration(v string) (time.Duration, error) {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +168,40 @@ func TestMeta(t *testing.T) {
 	}
 	w.say("consul", withMeta(&source.Service{Name: "s", Port: 80}, "patchbay-dataplane", "nosuch"))
 	w.want("s", `rejected: no dataplane "nosuch": add a dataplane block of that name`)
+}
+
+// TestMetaAddresses: meta opens no address that a file may not. The service is
+// rejected with the reason, and takes no lease instead.
+func TestMetaAddresses(t *testing.T) {
+	for _, test := range []struct{ key, value, why string }{
+		{"vip", "0.0.0.0", "0.0.0.0 is the unspecified address"},
+		{"vip", "::", ":: is the unspecified address"},
+		{"vip", "::ffff:0.0.0.0", "0.0.0.0 is the unspecified address"},
+		{"vip", "255.255.255.255", "255.255.255.255 is the broadcast address"},
+		{"vip", "224.0.0.1", "224.0.0.1 is a multicast address"},
+		{"vip", "240.0.0.1", "240.0.0.1 is in the reserved range 240.0.0.0/4"},
+		{"vip", "0.0.0.7", "0.0.0.7 is in the reserved range 0.0.0.0/8"},
+		{"vip", "fe80::1%lo", "fe80::1%lo has a zone"},
+		{"vip", "fe80::1", "fe80::1 is a link-local address"},
+		{"vip", "10.96.0.7, fd00::7, 10.96.0.8", "a service has one VIP per family; 10.96.0.8 comes after 10.96.0.7"},
+		{"vip", "fd00::7,fd00::8", "a service has one VIP per family; fd00::8 comes after fd00::7"},
+		{"vip", "10.96.0.7,::ffff:10.96.0.8", "a service has one VIP per family; 10.96.0.8 comes after 10.96.0.7"},
+		{"vip", "10.96.0.7,", `"" is not an IP address`},
+		{"external", "0.0.0.0", "0.0.0.0 is the unspecified address"},
+		{"external", "203.0.113.1, 224.0.0.1", "224.0.0.1 is a multicast address"},
+		{"external", "fe80::1%lo", "fe80::1%lo has a zone"},
+	} {
+		w := newWorld(t, withPool(blocks(), "10.96.0.0/24"), "consul").read()
+		w.say("consul", withMeta(service("s", "10.1.0.1:80"), "patchbay-port", "80", "patchbay-"+test.key, test.value))
+		w.want("s", fmt.Sprintf("rejected: meta patchbay-%s = %q can't be used: %s", test.key, test.value, test.why))
+		if l := w.leases.List(); len(l) > 0 {
+			t.Errorf("with %s = %q it took a lease: %v", test.key, test.value, l)
+		}
+	}
+	// Several external addresses of one family are fine, and so is a mapped one.
+	w := newWorld(t, blocks(), "consul").read()
+	w.say("consul", withMeta(service("s", "10.1.0.1:8080"), "patchbay-port", "80", "patchbay-vip", "::ffff:10.96.0.7", "patchbay-external", "203.0.113.1,203.0.113.2"))
+	w.want("s", "userspace at virtual:10.96.0.7:80/tcp external:203.0.113.1:80/tcp external:203.0.113.2:80/tcp", "  10.1.0.1:8080 1 active")
 }
 
 // TestHealth is the table of health against policy, for an endpoint that is

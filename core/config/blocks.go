@@ -225,7 +225,7 @@ func (l *loader) decodeNode(r reader, b *hcl.Block) {
 	c, node := r.content(b.Body, nodeShape), &l.cfg.Node
 	r.setString(&node.Zone, c.attrs["zone"])
 	node.Addresses = r.addresses(c.attrs["addresses"], "A node's address", func(i item, a netip.Addr) bool {
-		why := unusable(a)
+		why := Unusable(a)
 		if a.IsLoopback() {
 			why = "is a loopback address, on which node frontends never listen"
 		}

@@ -222,11 +222,7 @@ func (s *serviceBlock) vip(r reader, a *hcl.Attribute) {
 	}
 	var families [3]*item
 	vips := r.addresses(a, "A VIP", func(i item, addr netip.Addr) bool {
-		why := unusable(addr)
-		if addr.Is6() && addr.IsLinkLocalUnicast() {
-			why = "is a link-local address"
-		}
-		if why != "" {
+		if why := UnusableVIP(addr); why != "" {
 			r.errorf(&i.at, "Unusable VIP", "%s %s; no client can connect to it.", r.bare(addr, "vip", &i.at), why)
 			return false
 		}
@@ -264,7 +260,7 @@ func (s *serviceBlock) address(r reader, c content) {
 	if a := c.attrs["external"]; s.given["external"] {
 		s.externalAt = rangeP(a)
 		s.External = r.addresses(a, "An external address", func(i item, addr netip.Addr) bool {
-			why := unusable(addr)
+			why := Unusable(addr)
 			if why != "" {
 				r.errorf(&i.at, "Bad address", "%s %s.", r.bare(addr, i.argument, &i.at), why)
 			}
@@ -379,8 +375,8 @@ func hostPort(s string) (host string, port uint16, why string) {
 			return "", 0, "a port is a number from 1 to 65535"
 		case addr.Zone() != "":
 			return "", 0, "an endpoint's address has no zone"
-		case unusable(addr) != "":
-			return "", 0, addr.String() + " " + unusable(addr)
+		case Unusable(addr) != "":
+			return "", 0, addr.String() + " " + Unusable(addr)
 		}
 		return addr.String(), ap.Port(), ""
 	}

@@ -373,9 +373,13 @@ var (
 	zeroNet    = netip.MustParsePrefix("0.0.0.0/8")
 )
 
-// unusable says why nothing can be reached at an address, or "".
-func unusable(a netip.Addr) string {
+// Unusable says why nothing can be reached at an address, such as "is the
+// unspecified address"; empty for one that can be used. An IPv4 address is to be
+// given as one, not mapped to IPv6.
+func Unusable(a netip.Addr) string {
 	switch {
+	case a.Zone() != "":
+		return "has a zone"
 	case a.IsUnspecified():
 		return "is the unspecified address"
 	case a.IsMulticast():
@@ -388,6 +392,15 @@ func unusable(a netip.Addr) string {
 		return "is in the reserved range 0.0.0.0/8"
 	}
 	return ""
+}
+
+// UnusableVIP says why an address can't be a service's VIP, as Unusable does.
+func UnusableVIP(a netip.Addr) string {
+	why := Unusable(a)
+	if why == "" && a.Is6() && a.IsLinkLocalUnicast() {
+		why = "is a link-local address"
+	}
+	return why
 }
 
 // host names as DNS has them, and the underscores that people use.
