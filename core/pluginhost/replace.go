@@ -160,6 +160,8 @@ func (n *successor) keep(err error) {
 func (n *successor) giveUp() {
 	if n.trying != nil {
 		n.cancel()
-		_ = <-n.trying // nobody needs it any more
+		if err := <-n.trying; err != nil {
+			n.supervisor.log.Debug("a trial was given up", "version", n.trial.Version.Original(), "error", err)
+		}
 	}
 }
