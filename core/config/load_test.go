@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/hashicorp/hcl/v2"
 
 	"github.com/patchbay-proxy/patchbay/sdk/dataplane"
 	"github.com/patchbay-proxy/patchbay/sdk/schema"
@@ -175,16 +174,6 @@ func TestBad(t *testing.T) {
 			golden(t, path+".golden", text.String())
 		})
 	}
-}
-
-// ignored are the places in files, which a golden text of values doesn't show.
-var ignored = cmp.Options{
-	cmpopts.IgnoreTypes(hcl.Range{}, &hcl.Range{}),
-	cmpopts.IgnoreFields(Dataplane{}, "Body"),
-	cmpopts.IgnoreFields(Service{}, "Options", "balanceAt"),
-	cmpopts.IgnoreFields(Config{}, "sources", "Files"),
-	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
 func TestGood(t *testing.T) {

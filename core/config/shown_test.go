@@ -161,7 +161,7 @@ func secretJSON(t *testing.T, argument string) []string {
 func everythingSaid(t *testing.T, path string, options Options) map[string]string {
 	t.Helper()
 	cfg, diags := Load([]string{path}, options)
-	cfg, more := Bind(cfg, testSchemas(t), Unasked{})
+	_, more := Bind(cfg, testSchemas(t), Unasked{})
 	diags.Append(more)
 	var text, out bytes.Buffer
 	if err := diags.WriteText(&text, false); err != nil {
