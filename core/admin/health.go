@@ -28,6 +28,8 @@ func Judge(unsaved []string, sources []SourceStatus, dataplanes []DataplaneStatu
 			reasons = append(reasons, because(fmt.Sprintf("source %s has not been read", s.Name), s.Error))
 		case s.StaleSince != nil:
 			notes = append(notes, because(fmt.Sprintf("source %s is stale since %s", s.Name, s.StaleSince.UTC().Format(time.RFC3339)), s.Error))
+		case s.Error != "":
+			notes = append(notes, fmt.Sprintf("source %s: %s", s.Name, s.Error))
 		}
 	}
 	limit := 2 * syncInterval

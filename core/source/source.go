@@ -81,7 +81,8 @@ type Status struct {
 	Read bool
 	// StaleSince is when the source could last be read; zero while it can.
 	StaleSince time.Time
-	// Err is why it can't; empty while it can.
+	// Err is why it can't. While it can, it is what else an operator has to mend;
+	// empty for nothing.
 	Err string
 }
 

@@ -88,5 +88,5 @@ func sourceState(s admin.SourceStatus) string {
 	case s.StaleSince != nil:
 		return joinNonEmpty(": ", "stale since "+s.StaleSince.Local().Format(time.DateTime), s.Error)
 	}
-	return "read"
+	return joinNonEmpty(": ", "read", s.Error)
 }

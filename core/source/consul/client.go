@@ -336,7 +336,13 @@ func (t *transport) refresh() error {
 		if err != nil {
 			return fmt.Errorf("reading Consul's token: %w", err)
 		}
-		if token = strings.TrimSpace(string(data)); strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		token = strings.TrimSpace(string(data))
+		if token == "" {
+			// Who writes the file anew has emptied it before. To ask without a
+			// token would be to believe what anybody may see.
+			return fmt.Errorf("reading Consul's token: %s is empty", t.secret.file)
+		}
+		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return fmt.Errorf("reading Consul's token: %s does not hold one", t.secret.file)
 		}
 	}

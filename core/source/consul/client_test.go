@@ -61,6 +61,72 @@ func TestToken(t *testing.T) {
 	}
 }
 
+// TestEmptyTokenFile holds that a token file which is empty for a time is no
+// wish to ask without a token: what anybody may see, here an empty list, would
+// be believed.
+func TestEmptyTokenFile(t *testing.T) {
+	f := newFakeConsul()
+	f.put("web", item("web", "a", "10.0.0.1", 80))
+	f.put("db", item("db", "d", "10.0.0.3", 5432))
+	anonymous := 0
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		switch token := r.Header.Get("X-Consul-Token"); {
+		case token != "":
+			return false
+		case strings.HasPrefix(r.URL.Path, "/v1/health/"):
+			f.mu.Lock()
+			anonymous++
+			f.mu.Unlock()
+			return respond(200, http.Header{"X-Consul-Index": {"5000"}}, `[]`)(w, r)
+		default:
+			return respond(200, http.Header{"X-Consul-Index": {"5000"}}, `{"web":["patchbay"]}`)(w, r)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("secret")
+	settings := Settings{Address: f.serve(t).URL, TokenFile: file}
+	r := run(t, settings, Options{})
+	r.await(t, "the source is read", all(fresh, has("web", "10.0.0.1:80"), has("db", "10.0.0.3:5432")))
+	end := r.watch(t, "web", "db")
+	shown := func(_ map[string]*source.Service, status source.Status) bool {
+		return status.StaleSince.IsZero() && strings.Contains(status.Err, "is empty")
+	}
+	for _, empty := range []string{"", " \n"} {
+		write(empty)
+		r.await(t, "it is shown, and Consul is still read", shown)
+		f.put("web", item("web", "a", "10.0.0.1", 81))
+		r.await(t, "a change flows with the last token", has("web", "10.0.0.1:81"))
+		write("secret")
+		r.await(t, "the file has a token again", fresh)
+		f.put("web", item("web", "a", "10.0.0.1", 80))
+		r.await(t, "a change flows", has("web", "10.0.0.1:80"))
+	}
+	// With other settings there is no last token: nothing is asked.
+	write("")
+	settings.DefaultPort = 8080
+	if err := r.Set(settings); err != nil {
+		t.Fatal(err)
+	}
+	r.await(t, "it can't be asked", stale("is empty"))
+	write("secret")
+	r.await(t, "the file has a token again", fresh)
+	end()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if anonymous > 0 {
+		t.Errorf("%d questions were asked without a token", anonymous)
+	}
+	if !strings.Contains(r.log.String(), "is empty") {
+		t.Errorf("nothing is in the log:\n%s", r.log)
+	}
+}
+
 // TestEnvironment holds that Consul's own variables count where the settings
 // say nothing, and that the settings win.
 func TestEnvironment(t *testing.T) {

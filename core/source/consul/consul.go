@@ -174,6 +174,9 @@ type Source struct {
 	// unusable is what is wrong with the settings or the files, so that no
 	// question can be asked.
 	unusable problem
+	// badFile is why a file that has changed can't be used, while what was read
+	// of it before stays in force; empty for none.
+	badFile string
 	// savedAt is when the state that was loaded was saved; zero once Consul
 	// has been read.
 	savedAt time.Time
@@ -333,7 +336,7 @@ func (s *Source) connect() (*client, error) {
 		s.tellStatus()
 		return nil, err
 	}
-	s.unusable = problem{}
+	s.unusable, s.badFile = problem{}, ""
 	return client, nil
 }
 

@@ -238,9 +238,9 @@ func (r *round) followFiles(ctx context.Context) {
 	if len(r.client.transport.files()) == 0 {
 		return
 	}
-	said := ""
 	for sleep(ctx, r.s.timing.Follow) {
 		if !r.client.transport.changed() {
+			r.s.setBadFile("")
 			continue
 		}
 		err := r.client.transport.refresh()
@@ -249,9 +249,20 @@ func (r *round) followFiles(ctx context.Context) {
 			r.s.restart()
 			return
 		}
-		if said != err.Error() {
-			said = err.Error()
+		if ctx.Err() == nil && r.s.setBadFile("a file for Consul has changed and can't be used; what was read before stays in force: "+err.Error()) {
 			r.s.log.Warn("a file for Consul has changed and can't be used; what was read before stays in force", "error", err)
 		}
 	}
+}
+
+// setBadFile notes what is wrong with a file, and tells whether that is new.
+func (s *Source) setBadFile(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.badFile == text {
+		return false
+	}
+	s.badFile = text
+	s.tellStatus()
+	return true
 }

@@ -42,6 +42,7 @@ func (s *Source) statusNow() source.Status {
 	}
 	switch failing {
 	case 0:
+		status.Err = s.badFile
 	case 1:
 		return since(first.problem.since, fmt.Sprintf("service %q can't be read: %s", first.name, first.problem.text))
 	default:
