@@ -107,6 +107,8 @@ func (a *Agent) newCarrier(cfg *config.Config, block *config.Dataplane, predeces
 		Logger:   a.log.Named("plugin").With("dataplane", block.Name),
 		OnReady:  c.ready,
 		OnGone:   c.gone,
+		// Its block may have changed with what it did not give way to.
+		OnKept: func(*pluginhost.Process, error) { a.wg.Go(c.resettle) },
 	})
 	c.session = dispatch.New(dispatch.Options{
 		Dataplane:     block.Name,

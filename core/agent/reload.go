@@ -180,16 +180,20 @@ func (a *Agent) updateCarrier(ctx context.Context, bound *config.Config, block *
 	wanted := a.hostConfig(bound, block)
 	c.mu.Lock()
 	sent := c.sent
+	settled := sent != nil && sameHostConfig(sent, &wanted)
+	if settled && c.connected {
+		c.fault = "" // a block that it refused is not wanted any more
+	}
 	c.mu.Unlock()
-	if sent == nil || sameHostConfig(sent, &wanted) {
+	if sent == nil || settled {
 		if c.failing() {
 			c.supervisor.Restart("the configuration was loaded anew")
 		}
 		return false
 	}
-	settled := make(chan struct{})
+	done := make(chan struct{})
 	a.wg.Go(func() {
-		defer close(settled)
+		defer close(done)
 		c.resettle()
 	})
 	if !c.silentSince().IsZero() {
@@ -197,7 +201,7 @@ func (a *Agent) updateCarrier(ctx context.Context, bound *config.Config, block *
 	}
 	// Mostly it takes milliseconds. Where it does not, others don't wait.
 	select {
-	case <-settled:
+	case <-done:
 	case <-time.After(askPatience):
 		c.log.Warn("the plugin takes its time with its changed block: going on without it")
 	case <-ctx.Done():

@@ -95,6 +95,37 @@ func (h *host) awaitAnswer(id string) {
 	}
 }
 
+// TestLateRefusal: a plugin that refuses its block after the reload has gone on
+// without its answer keeps carrying with the block that it had.
+func TestLateRefusal(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "null")
+	path := h.install("faulty", "faulty", "1.0.0")
+	with := func(word string, port int) {
+		text := strings.Replace(withGood("faulty"), "dataplane \"faulty\" {}", "dataplane \"faulty\" {\n  faults = ["+word+"]\n}", 1)
+		h.config("patchbay.hcl", strings.ReplaceAll(text, "203.0.113.1:80", fmt.Sprintf("203.0.113.1:%d", port)))
+	}
+	with("", 80)
+	h.start()
+	h.awaitService("web", admin.StateOK, "")
+	before := h.awaitPlugin("faulty", "running", running)
+	h.faults(path, "slow_validate=4s")
+	with(`"no_such_fault"`, 81)
+	if r := h.reload(); !strings.Contains(r.Text, "has not answered") {
+		t.Errorf("a block that was not checked is not told:\n%s", r.Text)
+	}
+	h.awaitService("good", admin.StateOK, "")
+	h.awaitPlugin("faulty", "going on, with the reason", func(p admin.Plugin) bool {
+		return running(p) && p.PID == before.PID && strings.Contains(p.Reason, "no_such_fault")
+	})
+	h.awaitService("web", admin.StateOK, "")
+	h.faults(path)
+	with("", 82)
+	h.reload()
+	h.awaitPlugin("faulty", "without a reason", func(p admin.Plugin) bool { return running(p) && p.PID == before.PID && p.Reason == "" })
+	h.awaitService("web", admin.StateOK, "")
+}
+
 // installOther puts a version of a plugin in place that is another file, not a
 // copy under another name.
 func (h *host) installOther(name, version string) string {

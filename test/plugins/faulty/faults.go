@@ -30,6 +30,8 @@ var known = map[string]struct{ value bool }{
 	"wrong_name":    {},
 	"wrong_version": {},
 	"bad_schema":    {}, // declare an argument of the core's
+	// In Validate.
+	"slow_validate": {value: true}, // take this time
 	// In Configure.
 	"hang_configure": {},
 	"fail_configure": {},
@@ -59,7 +61,7 @@ func parseFaults(words []string) (faults, error) {
 		if hasValue != kind.value {
 			return out, fmt.Errorf("fault %q: it takes a value is %t", text, kind.value)
 		}
-		if word == "crash_after" || word == "slow_apply" {
+		if word == "crash_after" || word == "slow_apply" || word == "slow_validate" {
 			if _, err := schema.ParseDuration(value); err != nil {
 				return out, fmt.Errorf("fault %q: %w", text, err)
 			}

@@ -153,6 +153,9 @@ func (f *faulty) Describe() dataplane.Description {
 
 // Validate says which words of the block are no faults.
 func (f *faulty) Validate(_ context.Context, c dataplane.Config) []dataplane.Diagnostic {
+	if value, ok := f.has("slow_validate"); ok {
+		time.Sleep(duration(value))
+	}
 	if _, err := parseFaults(c.Block.(*config).Faults); err != nil {
 		return []dataplane.Diagnostic{{Summary: err.Error(), Path: []string{"faults"}}}
 	}
