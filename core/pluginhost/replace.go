@@ -145,13 +145,12 @@ func (n *successor) tried(ctx context.Context, err error) string {
 
 // keep lets the process go on, for want of another.
 func (n *successor) keep(err error) {
-	failed := n.failed
 	n.restart, n.failed = "", nil
 	if err == nil {
 		return
 	}
 	n.supervisor.keptOn(err)
-	if failed != nil && n.supervisor.options.OnKept != nil {
+	if n.supervisor.options.OnKept != nil {
 		n.supervisor.options.OnKept(n.process, err)
 	}
 }

@@ -81,6 +81,7 @@ func TestNothingIsEndedForWantOfAnother(t *testing.T) {
 			return nil
 		})
 		stays(fmt.Sprint(settings))
+		<-kept
 	}
 
 	b.install("mixed", "2.0.0") // which exits at once

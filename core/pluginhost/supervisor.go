@@ -56,9 +56,10 @@ type Options struct {
 	// OnGone is called once the process of a successful OnReady has ended or
 	// is about to be ended; err is nil when the supervisor wanted it.
 	OnGone func(process *Process, err error)
-	// OnKept, if set, is called when another file was to take the place of the
-	// process of a successful OnReady but doesn't start, for the reason given:
-	// the process goes on, by the settings of now.
+	// OnKept, if set, is called when something else was to take the place of
+	// the process of a successful OnReady but can't be run or doesn't start, for
+	// the reason given: the process goes on, by the settings of now. It must
+	// not block.
 	OnKept func(process *Process, err error)
 }
 
