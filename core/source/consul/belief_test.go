@@ -203,6 +203,41 @@ func TestPace(t *testing.T) {
 	}
 }
 
+// TestPaceGaps holds that no two questions are ever further apart than the pace
+// asks for, which is never more than fifteen intervals, while it grows: whether
+// answers come at once or after a time, and bring something new or nothing.
+func TestPaceGaps(t *testing.T) {
+	for _, answer := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond} {
+		for _, idle := range []bool{false, true} {
+			now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+			p := pace{}
+			var last time.Time
+			var gaps []time.Duration
+			for range 100 {
+				now = now.Add(p.delay(now))
+				// The first few, which go without a wait, are no gaps.
+				if gap := now.Sub(last).Round(time.Microsecond); !last.IsZero() && (len(gaps) > 0 || gap >= time.Second) {
+					gaps = append(gaps, gap)
+				}
+				last = now
+				now = now.Add(answer)
+				if idle {
+					p.idle()
+				}
+			}
+			var steps []time.Duration
+			for n, gap := range gaps {
+				if n == 0 || gap != gaps[n-1] {
+					steps = append(steps, gap/time.Millisecond)
+				}
+			}
+			if want := []time.Duration{1000, 2000, 4000, 8000, 15000}; !slices.Equal(steps, want) {
+				t.Errorf("answers after %v, idle %v: the gaps go through %d ms, want %d", answer, idle, steps, want)
+			}
+		}
+	}
+}
+
 // TestBackoff holds that attempts never end, never get further apart than the
 // most, and are spread.
 func TestBackoff(t *testing.T) {

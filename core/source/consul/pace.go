@@ -44,7 +44,11 @@ func (p *pace) delay(now time.Time) time.Duration {
 	switch {
 	case p.tokens < 0:
 		p.strain++
-		return time.Duration(-p.tokens * float64(interval))
+		wait := time.Duration(-p.tokens * float64(interval))
+		// Who waits has paid, at this interval: when it grows, the next
+		// question owes that one interval and no more.
+		p.tokens, p.last = 0, now.Add(wait)
+		return wait
 	case full:
 		p.strain = 0
 	default:
