@@ -239,7 +239,13 @@ func (u *update) watchOpened() {
 // while their services still have endpoints.
 func (u *update) release() {
 	e := u.engine
-	e.closeListeners(u.freed)
+	if len(u.freed) > 0 {
+		e.closeListeners(u.freed)
+	} else if len(u.removed) > 0 {
+		// A loop may have accepted for a removed service just before its address
+		// passed to another; once it answers it has chosen an endpoint.
+		e.onLoops(func(*loop) {})
+	}
 	for _, v := range u.removed {
 		u.setEndpoints(v, nil, v.cut)
 	}
