@@ -160,7 +160,7 @@ service "api" {
   }
 }
 
-# The same backends as "api", on the same address as "web": clients see one
+# The same endpoints as "api", on the same address as "web": clients see one
 # host with two ports.
 service "web-api" {
   vip  = service("web")

@@ -159,6 +159,7 @@ type ServiceDetail struct {
 type ServicePolicy struct {
 	Balance    string          `json:"balance,omitempty"`
 	Affinity   Seconds         `json:"affinity_seconds,omitempty"`
+	Drain      Seconds         `json:"drain_seconds,omitempty"`
 	OnEmpty    string          `json:"on_empty,omitempty"`
 	OnDrainEnd string          `json:"on_drain_end,omitempty"`
 	Masquerade string          `json:"masquerade,omitempty"`

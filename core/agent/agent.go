@@ -140,12 +140,18 @@ func Run(ctx context.Context, options Options) error {
 	}
 	defer lock.Release()
 
+	// Before anything is written: an agent that can't start leaves nothing.
+	socket, err := admin.ListenSocket(cfg.Agent.Socket, cfg.Agent.User, cfg.Agent.Group)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
 	a, err := prepare(options, cfg)
 	if err != nil {
 		return err
 	}
 	defer a.close()
-	return a.run(ctx, cfg, began, diagnostics)
+	return a.run(ctx, cfg, socket, began, diagnostics)
 }
 
 func (o Options) loadOptions() config.Options {
@@ -241,12 +247,7 @@ func logLevel(options Options, agent config.Agent) string {
 
 // run is the agent's life. The order of the end is that of the start turned
 // round: the API last, so that it can be asked why the end takes its time.
-func (a *Agent) run(ctx context.Context, cfg *config.Config, began time.Time, diagnostics *config.Diagnostics) error {
-	socket, err := admin.ListenSocket(cfg.Agent.Socket, cfg.Agent.User, cfg.Agent.Group)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
+func (a *Agent) run(ctx context.Context, cfg *config.Config, socket net.Listener, began time.Time, diagnostics *config.Diagnostics) error {
 	a.server = admin.NewServer(a, a.metrics.Registry, a.log.Named("api"))
 	defer a.server.Close()
 

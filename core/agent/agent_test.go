@@ -144,6 +144,9 @@ func TestRunRefuses(t *testing.T) {
 	if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "it is no socket") {
 		t.Errorf("a file in the place of the socket: %v", err)
 	}
+	if _, err := os.Stat(filepath.Join(o.DataDir, sessionName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an agent that could not start left its state: %v", err)
+	}
 }
 
 func TestKeepFamilies(t *testing.T) {

@@ -247,7 +247,11 @@ func verdict(s admin.Service) string {
 	text := fmt.Sprintf("frontend of service %s", s.ID)
 	switch s.State {
 	case admin.StateOK:
-		return fmt.Sprintf("%s: dataplane %s carries it to %d endpoints", text, s.Dataplane, s.Endpoints.Active)
+		endpoints := fmt.Sprintf("%d endpoints", s.Endpoints.Active)
+		if s.Endpoints.Active == 1 {
+			endpoints = "1 endpoint"
+		}
+		return fmt.Sprintf("%s: dataplane %s carries it to %s", text, s.Dataplane, endpoints)
 	case admin.StateDegraded:
 		return fmt.Sprintf("%s: dataplane %s carries it, but %s", text, s.Dataplane, s.Reason)
 	}

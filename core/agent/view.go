@@ -248,6 +248,7 @@ func (a *Agent) Service(id string) (admin.ServiceDetail, error) {
 		d.Policy = admin.ServicePolicy{
 			Balance:    s.Desired.Balance,
 			Affinity:   admin.Seconds(s.Desired.Affinity),
+			Drain:      admin.Seconds(s.Drain),
 			OnEmpty:    s.Desired.OnEmpty.String(),
 			OnDrainEnd: s.Desired.OnDrainEnd.String(),
 			Masquerade: s.Desired.Masquerade.String(),

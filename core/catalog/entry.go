@@ -230,6 +230,7 @@ func (c *Catalog) fill(s *Service, e *entry, now time.Time) time.Time {
 	if j.leaving {
 		s.Notes = append(s.Notes, "its source knows it no longer; it is kept while its endpoints drain")
 	}
+	s.Drain = in.drain
 	s.Desired = &dataplane.Service{
 		ID:          e.name,
 		Frontends:   j.frontends,

@@ -39,6 +39,8 @@ type Service struct {
 	// Waiting is set where Rejected passes of itself: the service waits for a
 	// lease to be recorded, or for a source to be read.
 	Waiting bool
+	// Drain is how long an endpoint that goes is kept for its connections.
+	Drain time.Duration
 	// Notes are what an operator should know of a service that is carried:
 	// endpoints of a family without frontend, a host name that doesn't
 	// resolve, a loopback endpoint.
@@ -98,6 +100,7 @@ func (s *Service) Equal(o *Service) bool {
 		s.Dataplane == o.Dataplane &&
 		s.Rejected == o.Rejected &&
 		s.Waiting == o.Waiting &&
+		s.Drain == o.Drain &&
 		s.Desired.Equal(o.Desired) &&
 		slices.Equal(s.Notes, o.Notes) &&
 		slices.Equal(s.Instances, o.Instances)

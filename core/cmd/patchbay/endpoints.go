@@ -20,6 +20,7 @@ func newEndpointsCommand() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 	}
 	asks, format := addSocket(cmd), addFormat(cmd)
+	cmd.ValidArgsFunction = asks.completeService
 	cmd.RunE = action(func(cmd *cobra.Command, args []string) error {
 		id := ""
 		if len(args) == 1 {

@@ -57,7 +57,9 @@ type table struct {
 
 func newTable(w io.Writer, head ...string) *table {
 	t := &table{writer: tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.StripEscape)}
-	t.row(head...)
+	if len(head) > 0 {
+		t.row(head...)
+	}
 	return t
 }
 

@@ -57,8 +57,14 @@ Flags are long and take one dash or two. Exit codes: 0 all went well, 1 somethin
 failed, 2 wrong use.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          knownCommand,
+	}
+	versionAsked := root.Flags().Bool("version", false, "print the version, as the command version does")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *versionAsked {
+			return printVersion(cmd.OutOrStdout(), buildVersion())
+		}
+		return cmd.Help()
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddGroup(
@@ -82,7 +88,30 @@ failed, 2 wrong use.`,
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	root.SetUsageTemplate(oneDash(root.UsageTemplate()))
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		// Of themselves these two take any word for a call for help.
+		if c.HasSubCommands() {
+			c.Args, c.RunE = knownCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	completeNothing(root)
 	return root
+}
+
+// knownCommand refuses a word that is none of the commands, and suggests one.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if cmd.SuggestionsMinimumDistance <= 0 {
+		cmd.SuggestionsMinimumDistance = 2
+	}
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		text += fmt.Sprintf(": did you mean %q?", like[0])
+	}
+	return usageError{text}
 }
 
 // oneDash makes cobra's help show flags as this program's documents do. In the
@@ -142,7 +171,9 @@ func report(cmd *cobra.Command, err error, stderr io.Writer) int {
 		}
 		return exitFailed
 	}
-	fmt.Fprintf(stderr, "Error: %s\n", strings.TrimSpace(err.Error()))
+	// Flags have two dashes for cobra, whatever the user has typed.
+	text := strings.NewReplacer(" --", " -", "\"--", "\"-", "[--", "[-").Replace(err.Error())
+	fmt.Fprintf(stderr, "Error: %s\n", strings.TrimSpace(text))
 	if cmd != nil {
 		fmt.Fprintf(stderr, "Usage: %s\nSee `%s -help`.\n", cmd.UseLine(), cmd.CommandPath())
 	}

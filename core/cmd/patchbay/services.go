@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -25,6 +27,7 @@ waiting or degraded. With a name: that service with its policy and endpoints.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	asks, format := addSocket(cmd), addFormat(cmd)
+	cmd.ValidArgsFunction = asks.completeService
 	watch := cmd.Flags().Bool("watch", false, "go on printing as things change, until Ctrl-C")
 	cmd.RunE = action(func(cmd *cobra.Command, args []string) error {
 		out := cmd.OutOrStdout()
@@ -66,7 +69,10 @@ func printServices(w io.Writer, services []admin.Service) error {
 		_, err := fmt.Fprintln(w, "No services.")
 		return err
 	}
-	t := newTable(w, serviceHead...)
+	return printServiceRows(newTable(w, serviceHead...), services)
+}
+
+func printServiceRows(t *table, services []admin.Service) error {
 	for _, s := range services {
 		for _, row := range serviceRows(s) {
 			t.row(row...)
@@ -140,13 +146,14 @@ func printService(w io.Writer, d admin.ServiceDetail) error {
 	facts.add("Acknowledged", ifSome(s.Acknowledged > 0, fmt.Sprintf("at revision %d", s.Acknowledged)))
 	facts.add("Balance", d.Policy.Balance)
 	facts.add("Affinity", ifSome(d.Policy.Affinity > 0, time.Duration(d.Policy.Affinity).String()))
+	facts.add("Drain", ifSome(d.Policy.OnDrainEnd != "", time.Duration(d.Policy.Drain).String()))
 	facts.add("When empty", d.Policy.OnEmpty)
 	facts.add("When drained", d.Policy.OnDrainEnd)
 	facts.add("Masquerade", d.Policy.Masquerade)
 	if len(d.Policy.Allow) > 0 {
 		facts.add("Allow", strings.Join(texts(d.Policy.Allow), ", "))
 	}
-	facts.add("Options", string(d.Policy.Options))
+	facts.add("Options", oneLine(d.Policy.Options))
 	for _, n := range s.Notes {
 		facts.add("Note", n)
 	}
@@ -158,6 +165,15 @@ func printService(w io.Writer, d admin.ServiceDetail) error {
 	}
 	fmt.Fprintln(w)
 	return printEndpoints(w, d.Endpoints, false)
+}
+
+// oneLine gives JSON without the blanks that an indented body has.
+func oneLine(data json.RawMessage) string {
+	var out bytes.Buffer
+	if json.Compact(&out, data) != nil {
+		return string(data)
+	}
+	return out.String()
 }
 
 func ifSome(some bool, text string) string {
@@ -219,7 +235,11 @@ func printChanges(w io.Writer, before map[string][][]string, services []admin.Se
 		}
 	}
 	if len(changed) > 0 {
-		if err := printServices(w, changed); err != nil {
+		t := newTable(w)
+		if len(before) == 0 { // one head, which a filter can leave out
+			t = newTable(w, serviceHead...)
+		}
+		if err := printServiceRows(t, changed); err != nil {
 			return now, err
 		}
 	}

@@ -37,11 +37,13 @@ func newStatusCommand() *cobra.Command {
 
 func printStatus(w io.Writer, s admin.Status) error {
 	f := newFacts(w)
-	health := "healthy"
-	if !s.Health.Healthy {
-		health = "not healthy: " + strings.Join(s.Health.Reasons, "; ")
+	f.add("Health", ifSome(s.Health.Healthy, "healthy"))
+	for _, reason := range s.Health.Reasons {
+		f.add("Health", "not healthy: "+reason)
 	}
-	f.add("Health", health)
+	for _, note := range s.Health.Notes {
+		f.add("Note", note)
+	}
 	f.add("Agent", fmt.Sprintf("version %s, pid %d, started %s", s.Version, s.PID, ago(s.StartedAt)))
 	f.add("Revision", strconv.FormatUint(s.Revision, 10))
 	var states []string

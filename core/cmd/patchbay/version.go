@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -51,12 +52,16 @@ func newVersionCommand() *cobra.Command {
 		if *format == formatJSON {
 			return printJSON(cmd.OutOrStdout(), v)
 		}
-		f := newFacts(cmd.OutOrStdout())
-		f.add("Version", v.Version)
-		f.add("Commit", joinNonEmpty(", ", v.Revision, v.Time))
-		f.add("Built with", fmt.Sprintf("%s for %s", v.Go, v.Platform))
-		f.add("Plugin contract", fmt.Sprintf("patchbay.dataplane.v%d", v.Protocol))
-		return f.flush()
+		return printVersion(cmd.OutOrStdout(), v)
 	})
 	return cmd
+}
+
+func printVersion(w io.Writer, v admin.Version) error {
+	f := newFacts(w)
+	f.add("Version", v.Version)
+	f.add("Commit", joinNonEmpty(", ", v.Revision, v.Time))
+	f.add("Built with", fmt.Sprintf("%s for %s", v.Go, v.Platform))
+	f.add("Plugin contract", fmt.Sprintf("patchbay.dataplane.v%d", v.Protocol))
+	return f.flush()
 }

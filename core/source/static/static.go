@@ -291,7 +291,11 @@ func (s *Source) checkTarget(ctx context.Context, key targetKey, t *target) time
 		s.touch(key.Service)
 	}
 	if t.health.Down != was {
-		s.log.Info("endpoint has changed its health", "service", key.Service, "endpoint", key.At, "up", was, "reason", t.health.Reason)
+		health := source.Passing
+		if t.health.Down {
+			health = source.Critical
+		}
+		s.log.Info("endpoint has changed its health", "service", key.Service, "endpoint", key.At, "health", health, "reason", t.health.Reason)
 	}
 	return next
 }
