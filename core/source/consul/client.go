@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,7 +109,7 @@ func (c *client) service(ctx context.Context, name string, q question, choose se
 	if err != nil {
 		return nil, r, err
 	}
-	instances, err := readService(body, choose)
+	instances, err := readService(name, body, choose)
 	return instances, r, err
 }
 
@@ -138,6 +139,9 @@ func (c *client) get(ctx context.Context, path string, q question) (json.RawMess
 	_, err := c.api.Raw().Query(path, &body, options.WithContext(context.WithValue(ctx, answerKey{}, seen)))
 	if err != nil {
 		return nil, reply{}, c.explain(ctx, err, seen)
+	}
+	if seen.body.text() != int64(len(bytes.TrimSpace(body))) {
+		return nil, reply{}, &unreadableError{fmt.Errorf("the answer of Consul at %s has more than one piece of JSON", c.where)}
 	}
 	r := reply{
 		filtered: seen.header.Get("X-Consul-Results-Filtered-By-ACLs") == "true",
@@ -248,6 +252,8 @@ func printable(text string, limit int) string {
 type answer struct {
 	header http.Header
 	http2  bool
+	// body of an answer with status 200.
+	body *boundedBody
 }
 
 type answerKey struct{}
@@ -295,7 +301,8 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if seen, ok := request.Context().Value(answerKey{}).(*answer); ok {
+	seen, ok := request.Context().Value(answerKey{}).(*answer)
+	if ok {
 		seen.header, seen.http2 = response.Header.Clone(), response.ProtoMajor >= 2
 	}
 	limit := t.maxBody
@@ -307,15 +314,28 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		}{io.LimitReader(response.Body, 4096), response.Body}
 		return response, nil
 	}
-	response.Body = &boundedBody{ReadCloser: response.Body, left: limit}
+	body := &boundedBody{ReadCloser: response.Body, left: limit}
+	if response.Body = body; ok {
+		seen.body = body
+	}
 	return response, nil
 }
 
-// boundedBody fails when more than it may hold is read.
+// boundedBody fails when more than it may hold is read. The library reads the
+// first JSON of it, and then to its end without a look: it counts what there was.
 type boundedBody struct {
 	io.ReadCloser
 	left int64
+	// read so far, and where the text begins and ends, space around it aside;
+	// end is 0 while there is none.
+	read, begin, end int64
 }
+
+// jsonSpace is what may stand around JSON.
+const jsonSpace = " \t\r\n"
+
+// text gives the length of the body without the space around it, in bytes.
+func (b *boundedBody) text() int64 { return b.end - b.begin }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
@@ -323,6 +343,13 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
+	if text := bytes.TrimRight(p[:n], jsonSpace); len(text) > 0 {
+		if b.end == 0 {
+			b.begin = b.read + int64(len(text)-len(bytes.TrimLeft(text, jsonSpace)))
+		}
+		b.end = b.read + int64(len(text))
+	}
+	b.read += int64(n)
 	return n, err
 }
 

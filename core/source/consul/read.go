@@ -21,9 +21,10 @@ const metaPrefix = "patchbay-"
 
 // reading is what Consul says of one service at one moment.
 type reading struct {
-	// instances in the order of their keys, without those of connect proxies.
+	// instances in the order of their keys, without those of the mesh.
 	instances []instance
-	// proxies is set where there are instances, and all are connect proxies'.
+	// proxies is set where there are instances, and all are of the mesh: its
+	// proxies and gateways.
 	proxies bool
 	// meta that overrides policy.
 	meta  map[string]string
@@ -92,10 +93,16 @@ func readListing(body []byte) (map[string][]string, error) {
 	return out, nil
 }
 
-// readService reads the answer of health/service. An answer with one item that
+// ofMesh are the kinds of instances that are parts of Consul's service mesh:
+// they want to be asked as it does.
+var ofMesh = map[string]bool{
+	"connect-proxy": true, "mesh-gateway": true, "ingress-gateway": true, "terminating-gateway": true, "api-gateway": true,
+}
+
+// readService reads the answer of health/service for a name. An answer with one item that
 // can't be read is not believed as a whole: to leave the item out would take an
 // instance away that is there.
-func readService(body []byte, choose selection) (*reading, error) {
+func readService(name string, body []byte, choose selection) (*reading, error) {
 	var entries []entry
 	if err := unmarshal(body, &entries); err != nil {
 		return nil, &unreadableError{fmt.Errorf("Consul's list of instances is not as expected: %w", err)}
@@ -106,7 +113,11 @@ func readService(body []byte, choose selection) (*reading, error) {
 		if e.Node == nil || e.Service == nil || e.Node.Node == "" || e.Service.ID == "" {
 			return nil, &unreadableError{errors.New("Consul's list of instances is not as expected: an instance has no node or no id")}
 		}
-		if e.Service.Kind != "connect-proxy" {
+		// Consul's names are the same in upper and lower case.
+		if !strings.EqualFold(e.Service.Service, name) {
+			return nil, &unreadableError{fmt.Errorf("Consul's list of instances is not as expected: it has one of %q", printable(e.Service.Service, 100))}
+		}
+		if !ofMesh[e.Service.Kind] {
 			kept = append(kept, e)
 		}
 	}

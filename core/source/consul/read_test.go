@@ -78,7 +78,12 @@ func TestReadService(t *testing.T) {
 		}}},
 		{"a connect proxy beside an instance", append(one(), item("web", "a-proxy", "10.0.0.1", 20000, inService("Kind", "connect-proxy"))), &reading{instances: []instance{plain(nil)}}},
 		{"connect proxies alone", one(inService("Kind", "connect-proxy")), &reading{proxies: true}},
-		{"an ingress gateway is a service", one(inService("Kind", "ingress-gateway")), &reading{instances: []instance{plain(nil)}}},
+		{"gateways of the mesh are no instances", append(one(),
+			item("web", "b", "10.0.0.2", 8443, inService("Kind", "mesh-gateway")), item("web", "c", "10.0.0.3", 8443, inService("Kind", "ingress-gateway")),
+			item("web", "d", "10.0.0.4", 8443, inService("Kind", "terminating-gateway")), item("web", "e", "10.0.0.5", 8443, inService("Kind", "api-gateway")),
+		), &reading{instances: []instance{plain(nil)}}},
+		{"a gateway alone", one(inService("Kind", "mesh-gateway")), &reading{proxies: true}},
+		{"the name in other case", one(inService("Service", "Web")), &reading{instances: []instance{plain(nil)}}},
 		{"nothing", []map[string]any{}, &reading{}},
 
 		{"meta is handed on", one(meta("patchbay-port", "80", "patchbay-vip", "10.96.0.7", "team", "x")), &reading{
@@ -101,7 +106,7 @@ func TestReadService(t *testing.T) {
 				selected: []selector.Selector{{Kind: selector.Meta, Key: "team", Value: "shop"}},
 				excluded: []selector.Selector{{Kind: selector.Meta, Key: "private", AnyValue: true}},
 			}
-			got, err := readService(body, choose)
+			got, err := readService("web", body, choose)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,13 +118,19 @@ func TestReadService(t *testing.T) {
 }
 
 func TestReadServiceMistakes(t *testing.T) {
+	// What each of them differs from can be read.
+	if _, err := readService("web", []byte(` [{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web"}}] `), selection{}); err != nil {
+		t.Fatal(err)
+	}
 	for _, body := range []string{
-		``, `null`, `{}`, `[null]`, `[{}]`, `"x"`, `[{"Node":{"Node":"n"},"Service":{"ID":""}}]`, `[{"Node":{"Node":""},"Service":{"ID":"x"}}]`,
-		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Port":"80"}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x","Port":1e99}}]`,
-		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Weights":3}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x"},"Checks":{}}]`,
-		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Meta":{"a":1}}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x"}}] and more`,
+		``, `null`, `{}`, `[null]`, `[{}]`, `"x"`, `[{"Node":{"Node":"n"},"Service":{"ID":""}}]`, `[{"Node":{"Node":""},"Service":{"ID":"x","Service":"web"}}]`,
+		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web","Port":"80"}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web","Port":1e99}}]`,
+		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web","Weights":3}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web"},"Checks":{}}]`,
+		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web","Meta":{"a":1}}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web"}}] and more`,
+		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"db"}}]`, `[{"Node":{"Node":"n"},"Service":{"ID":"x"}}]`,
+		`[{"Node":{"Node":"n"},"Service":{"ID":"x","Service":"web"}},{"Node":{"Node":"n"},"Service":{"ID":"y","Service":"db"}}]`,
 	} {
-		if r, err := readService([]byte(body), selection{}); err == nil {
+		if r, err := readService("web", []byte(body), selection{}); err == nil {
 			t.Errorf("%s: read as %+v, want an error", body, r)
 		}
 	}
@@ -144,7 +155,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("the listing is %q", names)
 			}
 		}
-		r, err := readService(body, selection{selected: []selector.Selector{{Kind: selector.Meta, Key: "a", AnyValue: true}}})
+		r, err := readService("web", body, selection{selected: []selector.Selector{{Kind: selector.Meta, Key: "a", AnyValue: true}}})
 		if err != nil {
 			return
 		}

@@ -22,7 +22,7 @@ type service struct {
 	// byListing when its name or tags choose it.
 	listed, byListing bool
 	// chosen and excluded are what its meta says, and proxies that there is
-	// nothing but connect proxies.
+	// nothing but parts of the mesh.
 	chosen, excluded, proxies bool
 	belief
 	meta  map[string]string
@@ -72,7 +72,7 @@ func (v *service) visible() bool {
 	if v.gone || !(v.known || v.invalid || v.problem.text != "") || v.excluded {
 		return false
 	}
-	// Of connect proxies alone there is no service, except what is held.
+	// Of parts of the mesh alone there is no service, except what is held.
 	return (v.byListing || v.chosen) && (!v.proxies || len(v.held) > 0)
 }
 

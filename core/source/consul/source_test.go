@@ -3,6 +3,7 @@ package consul
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,9 @@ func TestFaults(t *testing.T) {
 		{"listing of wrong types", on(listing, respond(200, consul(), `{"web":{"tags":1}}`)), "list of services is not as expected"},
 		{"listing is a list", on(listing, respond(200, consul(), `[]`)), "list of services is not as expected"},
 		{"endless", endless, "more than"},
+		{"text after the JSON", respond(200, consul(), `{"web":["patchbay"]} and more`), "more than one piece of JSON"},
+		{"two pieces of JSON", on(listing, respond(200, consul(), `{"web":["patchbay"]}`+"\n"+`{"db":["patchbay"]}`)), "more than one piece of JSON"},
+		{"far text after the JSON", on(listing, respond(200, consul(), `{"web":["patchbay"]}`+strings.Repeat(" ", 100_000)+`}`)), "more than one piece of JSON"},
 
 		{"500 for one", on(web, respond(500, nil, "rpc error")), `service "web" can't be read`},
 		{"403 for one", on(web, respond(403, nil, "Permission denied")), `service "web" can't be read`},
@@ -115,6 +119,8 @@ func TestFaults(t *testing.T) {
 		{"one has wrong types", on(web, respond(200, consul(), `[{"Node":{"Node":"n"},"Service":{"ID":"x","Port":"eighty"}}]`)), "list of instances is not as expected"},
 		{"one has an object", on(web, respond(200, consul(), `{}`)), "list of instances is not as expected"},
 		{"one has an item without service", on(web, respond(200, consul(), `[{"Node":{"Node":"n"}}]`)), "no node or no id"},
+		{"one has instances of another", on(web, respond(200, consul(), `[{"Node":{"Node":"n"},"Service":{"ID":"d","Service":"db","Address":"10.0.0.3","Port":5432}}]`)), `it has one of "db"`},
+		{"one has text after it", on(web, respond(200, consul(), `[] and more`)), "more than one piece of JSON"},
 		{"one is cut", on(web, respond(200, consul(), `[{"Node":{"Node":"n"},"Serv`)), "cut or is not JSON"},
 		{"one is endless", on(web, endless), "more than"},
 		{"one is filtered and empty", on(web, respond(200, consul("X-Consul-Results-Filtered-By-ACLs", "true"), `[]`)), "filtered by ACLs"},
