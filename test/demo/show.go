@@ -164,13 +164,16 @@ func (d *demo) answers(service string) error {
 	return err
 }
 
-// state of a backend's endpoint, as the agent has it.
+// state of a backend's endpoint, once the dataplane has acknowledged it.
 func (d *demo) state(b *backend) (string, error) {
-	list, err := d.client.Endpoints(d.ctx, b.service)
+	detail, err := d.client.Service(d.ctx, b.service)
 	if err != nil {
 		return "", err
 	}
-	for _, e := range list.Endpoints {
+	if detail.Service.Acknowledged == 0 {
+		return "", errors.New("the dataplane has not acknowledged it yet")
+	}
+	for _, e := range detail.Endpoints {
 		if net.JoinHostPort(e.Address, fmt.Sprint(e.Port)) == b.address {
 			return e.State, nil
 		}
