@@ -187,10 +187,14 @@ func newSettings(s *Service) *settings {
 	return t
 }
 
+// plainPrefixes writes prefixes of mapped IPv4 addresses as those of IPv4.
 func plainPrefixes(list []netip.Prefix) []netip.Prefix {
 	var plain []netip.Prefix
 	for _, p := range list {
-		plain = append(plain, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).Masked())
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		plain = append(plain, p.Masked())
 	}
 	return plain
 }

@@ -414,6 +414,21 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
+// TestPlainPrefixes: a prefix of mapped addresses holds the clients that it names.
+func TestPlainPrefixes(t *testing.T) {
+	for text, client := range map[string]string{
+		"10.1.2.3/8":           "10.9.9.9",
+		"::ffff:127.1.0.0/112": "127.1.2.3",
+		"::ffff:127.1.0.1/128": "127.1.0.1",
+		"2001:db8::1/32":       "2001:db8:1::",
+	} {
+		list := plainPrefixes([]netip.Prefix{netip.MustParsePrefix(text)})
+		if !contains(list, netip.MustParseAddr(client)) || contains(list, netip.MustParseAddr("192.0.2.1")) {
+			t.Errorf("%s became %v", text, list)
+		}
+	}
+}
+
 func TestAllow(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := newPeer(t, "127.8.0.23", echo)

@@ -86,6 +86,11 @@ func (r *relay) attend(op int, n *listener) errno {
 
 // closeListener closes this loop's socket.
 func (r *relay) closeListener(n *listener) {
+	if r.downFrom == n {
+		// The number of its socket is soon another's.
+		r.flush()
+		r.downFrom = nil
+	}
 	r.listeners[n.index] = nil
 	r.loop.system.close(n.fds[r.loop.index])
 }

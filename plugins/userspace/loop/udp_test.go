@@ -303,6 +303,32 @@ func TestUDPOneClient(t *testing.T) {
 	}
 }
 
+// TestUDPReopened: a service that was empty for a while has other sockets, and
+// answers leave from those.
+func TestUDPReopened(t *testing.T) {
+	e := newEngine(t, Options{})
+	p := newUDPPeer(t, "127.9.0.62", called("a"))
+	s, front := oneUDP(t, e, "127.9.0.63", udpAt(p))
+	for range 8 { // on every loop
+		dialUDP(t, front).must("a")
+	}
+	s.Endpoints = nil
+	set(t, e, s)
+	// The numbers of the closed sockets go to others.
+	for range 8 {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(pair[0]); unix.Close(pair[1]) })
+	}
+	s.Endpoints = udpAt(p)
+	set(t, e, s)
+	for range 8 {
+		dialUDP(t, front).must("a")
+	}
+}
+
 // TestUDPRefusal: an endpoint where nobody listens is left for another one.
 func TestUDPRefusal(t *testing.T) {
 	for _, ip := range []string{"127.9.0.5", "::1"} {
