@@ -25,6 +25,9 @@ type belief struct {
 	// known is set once something has been believed, and filtered when ACLs
 	// kept something back from it.
 	known, filtered bool
+	// unchecked is how many instances keep their health because their checks
+	// have not run since Consul came back.
+	unchecked int
 }
 
 // weighing is what else there is to know when a reading is judged.
@@ -38,6 +41,9 @@ type weighing struct {
 	accepted bool
 	// reset is set while Consul seems to have lost data.
 	reset bool
+	// uncheckedUntil is until when a critical instance may be one whose checks
+	// have not run since Consul came back; zero for never.
+	uncheckedUntil time.Time
 }
 
 // Errors of readings that are not believed.
@@ -63,6 +69,7 @@ func (b *belief) take(r *reading, re reply, w weighing) error {
 		b.filtered = re.filtered
 	}
 	before := b.all()
+	b.keepUnchecked(r.instances, w)
 	vanished := missing(before, r.instances)
 	b.known = true
 	b.instances = r.instances
@@ -80,7 +87,35 @@ func (b *belief) take(r *reading, re reply, w weighing) error {
 	default:
 		b.release()
 	}
+	if b.unchecked > 0 && b.until.IsZero() {
+		b.until = w.uncheckedUntil
+	}
 	return nil
+}
+
+// keepUnchecked gives instances back the health that they had where only Consul
+// was begun anew: it then has every check as critical until it runs, with no
+// output or that of its last run. One that has run and failed has put out something
+// else.
+func (b *belief) keepUnchecked(now []instance, w weighing) {
+	b.unchecked = 0
+	if w.accepted || w.confirmed || !w.now.Before(w.uncheckedUntil) {
+		return
+	}
+	for n := range now {
+		i := &now[n]
+		if i.Health != source.Critical {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(b.instances, *i, compareInstances)
+		if !found {
+			continue
+		}
+		if was := &b.instances[at]; was.usable() && (i.Outputs == 0 || was.Outputs == i.Outputs) && was.at() == i.at() {
+			i.Health, i.Reason = was.Health, was.Reason
+			b.unchecked++
+		}
+	}
 }
 
 func (b *belief) release() { b.held, b.whole, b.until = nil, false, time.Time{} }
@@ -135,8 +170,11 @@ func suspicious(before, vanished []instance) bool {
 // view gives the instances as the catalog is to see them. Those held drain
 // where others can do their work, and else stay as they were.
 func (b *belief) view() (out []instance, notes []string) {
+	if b.unchecked > 0 {
+		notes = append(notes, fmt.Sprintf("%d of %d instances keep their health: Consul has come back and has not checked them yet", b.unchecked, len(b.instances)))
+	}
 	if len(b.held) == 0 {
-		return b.instances, nil
+		return b.instances, notes
 	}
 	drain := !b.whole && slices.ContainsFunc(b.instances, func(i instance) bool { return i.usable() })
 	out = slices.Clone(b.instances)
@@ -148,8 +186,8 @@ func (b *belief) view() (out []instance, notes []string) {
 	}
 	slices.SortFunc(out, compareInstances)
 	if b.whole {
-		return out, []string{fmt.Sprintf("%d of %d instances are missing in Consul, which seems to have lost data: they are kept", len(b.held), len(out))}
+		return out, append(notes, fmt.Sprintf("%d of %d instances are missing in Consul, which seems to have lost data: they are kept", len(b.held), len(out)))
 	}
-	return out, []string{fmt.Sprintf("%d of %d instances vanished from Consul at once: they are kept until %s, when Consul is asked again",
-		len(b.held), len(out), b.until.UTC().Format("15:04:05"))}
+	return out, append(notes, fmt.Sprintf("%d of %d instances vanished from Consul at once: they are kept until %s, when Consul is asked again",
+		len(b.held), len(out), b.until.UTC().Format("15:04:05")))
 }

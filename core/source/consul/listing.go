@@ -24,7 +24,9 @@ type listing struct {
 	denied          bool
 	accepted        bool
 	problem         problem
-	doubt           doubt
+	// back is when it could be read again last after it could not.
+	back  time.Time
+	doubt doubt
 	// stop ends the question that waits at Consul; nil while there is none.
 	stop context.CancelCauseFunc
 	// hurry makes the next question one that is answered at once.
@@ -182,6 +184,7 @@ func (s *Source) tookListing(r *round, asked time.Time, names map[string][]strin
 	// It can be read, whether it is believed or not.
 	l.asked, l.answered, l.index = asked, time.Now(), re.index
 	if l.problem.text != "" && !l.denied {
+		l.back = l.answered
 		s.log.Info("Consul can be read again", "stale_since", l.problem.since.UTC())
 	}
 	if err := s.deniedListing(names, re); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"math"
 	"net"
@@ -47,6 +48,9 @@ type instance struct {
 	Health        source.Health `json:"health"`
 	Reason        string        `json:"reason,omitempty"`
 	Zone          string        `json:"zone,omitempty"`
+	// Outputs stands for what the checks have put out; 0 where those that are
+	// critical have put out nothing. It holds within the process.
+	Outputs uint64 `json:"-"`
 }
 
 // key identifies an instance over its life. A service id is unique on its node
@@ -77,7 +81,7 @@ type entry struct {
 		Locality                   *locality
 		ModifyIndex                uint64
 	}
-	Checks []struct{ CheckID, Name, Status, Notes string }
+	Checks []struct{ CheckID, Name, Status, Notes, Output string }
 }
 
 type locality struct{ Region, Zone string }
@@ -156,6 +160,7 @@ func (r *reading) add(e *entry, choose selection, notes *noteList) {
 		i.Address = strings.TrimSuffix(inner, "]")
 	}
 	i.Health, i.Reason = health(e)
+	i.Outputs = outputs(e)
 	if w := e.Service.Weights; w != nil {
 		i.Weight, i.WarningWeight = weight(w.Passing), weight(w.Warning)
 		if w.Passing < 0 || w.Warning < 0 {
@@ -218,6 +223,27 @@ func health(e *entry) (source.Health, string) {
 		}
 	}
 	return worst, reason
+}
+
+var outputSeed = maphash.MakeSeed()
+
+// outputs gives a number for what the checks have put out, whatever their order
+// and status; 0 where no check that is critical has put out anything, as before
+// its first run.
+func outputs(e *entry) (sum uint64) {
+	silent, critical := true, false
+	for _, check := range e.Checks {
+		if check.Output != "" {
+			sum += maphash.String(outputSeed, check.CheckID+"\x00"+check.Output)
+		}
+		if check.Status == "critical" {
+			critical, silent = true, silent && check.Output == ""
+		}
+	}
+	if critical && silent {
+		return 0
+	}
+	return sum
 }
 
 func because(what, notes string) string {

@@ -11,11 +11,14 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +143,47 @@ func TestRealRestart(t *testing.T) {
 	r.await(t, "what is back is followed, what is missing kept", has("web", "10.0.0.1:90", "10.0.0.1:83"))
 	r.await(t, "what does not come back is given up", has("web", "10.0.0.1:90"))
 	r.await(t, "all is well", fresh)
+	end()
+}
+
+// TestRealUnchecked holds that a restart of Consul with its data takes no
+// instance away: it has every check as critical until it runs.
+func TestRealUnchecked(t *testing.T) {
+	t.Parallel()
+	var slow atomic.Bool
+	gate := make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slow.Load() {
+			select {
+			case <-gate:
+			case <-r.Context().Done():
+			}
+		}
+		fmt.Fprint(w, "fine")
+	}))
+	t.Cleanup(backend.Close)
+	server := consultest.Start(t, nil)
+	if err := server.Client().Agent().ServiceRegister(&api.AgentServiceRegistration{
+		ID: "a", Name: "web", Tags: []string{"patchbay"}, Address: "10.0.0.1", Port: 80,
+		Check: &api.AgentServiceCheck{HTTP: backend.URL, Interval: "1s", Timeout: "1m"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Settings{Address: server.Address, Hold: time.Minute}, Options{Timing: usual})
+	r.await(t, "its check has run", all(fresh, has("web", "10.0.0.1:80")))
+	end := r.watch(t, "web")
+	slow.Store(true)
+	server.Kill()
+	r.await(t, "it is stale", stale("can't be asked"))
+	server.Restart()
+	r.await(t, "it is read again", fresh)
+	r.await(t, "the check has not run yet", func(services map[string]*source.Service, _ source.Status) bool {
+		return strings.Contains(strings.Join(services["web"].Notes, " "), "1 of 1 instances keep their health")
+	})
+	close(gate)
+	r.await(t, "the check has run", func(services map[string]*source.Service, _ source.Status) bool {
+		return len(services["web"].Notes) == 0
+	})
 	end()
 }
 

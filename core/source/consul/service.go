@@ -223,8 +223,14 @@ func (s *Source) took(r *round, v *service, a answered) {
 	}
 	now := time.Now()
 	before := len(v.held)
+	back := s.listing.back
+	if s.listing.problem.text != "" && !s.listing.denied {
+		// The list hasn't been heard yet: Consul is just coming back.
+		back = now
+	}
 	err := v.take(a.reading, a.reply, weighing{
 		now: now, hold: s.settings.Hold, confirmed: a.confirmed, accepted: v.accepted, reset: s.listing.doubt.open,
+		uncheckedUntil: back.Add(s.settings.Hold),
 	})
 	v.failures, v.read = 0, true
 	v.retry.reset()

@@ -88,6 +88,61 @@ func TestIndexGoesBackwards(t *testing.T) {
 	end()
 }
 
+// TestUnchecked holds that instances stay usable while Consul, which was begun
+// anew, has not run their checks yet: it has them as critical, with no output
+// or that of their last run. Checks that have failed are believed at once, and the time
+// of waiting ends.
+func TestUnchecked(t *testing.T) {
+	with := func(id, status, output string) map[string]any {
+		c := check("http", status)
+		c["Output"] = output
+		return item("web", id, "10.0.0."+map[string]string{"a": "1", "b": "2", "c": "3"}[id], 80, checks(check("serfHealth", "passing"), c))
+	}
+	hangUp := func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+	f := newFakeConsul()
+	f.put("web", with("a", "passing", "200 OK"), with("b", "warning", "429"), with("c", "critical", "refused"))
+	// restart is one of Consul, after which it has these instances.
+	restart := func(r *running, instances ...map[string]any) {
+		t.Helper()
+		f.setFault(hangUp)
+		r.await(t, "Consul is gone", stale("can't be asked"))
+		f.put("web", instances...)
+		f.setFault(nil)
+		r.await(t, "Consul is back", fresh)
+	}
+	settings := Settings{Address: f.serve(t).URL, Hold: time.Hour}
+	r := run(t, settings, Options{})
+	r.await(t, "the source is read", all(fresh, has("web", "10.0.0.1:80", "10.0.0.2:80 warning", "10.0.0.3:80 critical")))
+	end := r.watch(t, "web")
+	noted := func(services map[string]*source.Service, _ source.Status) bool {
+		return strings.Contains(strings.Join(services["web"].Notes, " "), "2 of 3 instances keep their health")
+	}
+	restart(r, with("a", "critical", "200 OK"), with("b", "critical", "429"), with("c", "critical", "refused"))
+	r.await(t, "what was usable stays", all(noted, has("web", "10.0.0.1:80", "10.0.0.2:80 warning", "10.0.0.3:80 critical")))
+	f.put("web", with("a", "critical", "200 OK"), with("b", "critical", "timeout"), with("c", "passing", "200 OK"))
+	r.await(t, "a check that has run and failed is believed", has("web", "10.0.0.1:80", "10.0.0.2:80 critical", "10.0.0.3:80"))
+	f.put("web", with("a", "passing", "200 OK"), with("b", "critical", "timeout"), with("c", "critical", "refused"))
+	r.await(t, "so is another one", has("web", "10.0.0.1:80", "10.0.0.2:80 critical", "10.0.0.3:80 critical"))
+	restart(r, with("a", "critical", ""), with("b", "critical", ""), with("c", "critical", ""))
+	r.await(t, "without an output no check has run", all(has("web", "10.0.0.1:80", "10.0.0.2:80 critical", "10.0.0.3:80 critical"), func(services map[string]*source.Service, _ source.Status) bool {
+		return strings.Contains(strings.Join(services["web"].Notes, " "), "1 of 3 instances keep")
+	}))
+	end()
+	r.stop()
+
+	// Without a loss of Consul a status counts as it is, and the time ends.
+	settings.Hold = 300 * time.Millisecond
+	f.put("web", with("a", "passing", "200 OK"))
+	r = run(t, settings, Options{})
+	r.await(t, "the source is read", all(fresh, has("web", "10.0.0.1:80")))
+	f.put("web", with("a", "critical", "200 OK"))
+	r.await(t, "an ordinary change of status", has("web", "10.0.0.1:80 critical"))
+	f.put("web", with("a", "passing", "200 OK"))
+	r.await(t, "an ordinary change of status", has("web", "10.0.0.1:80"))
+	restart(r, with("a", "critical", "200 OK"))
+	r.await(t, "it is believed after a time", has("web", "10.0.0.1:80 critical"))
+}
+
 // TestLostData goes through Consul's loss of everything it knew: all is kept,
 // services that come back are followed, and those that don't are given up a
 // time after the last that did.
