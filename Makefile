@@ -85,10 +85,12 @@ fuzz: go-version ## run every fuzz test for FUZZTIME (5s)
 	@test/tools/fuzz.sh $(FUZZTIME) $(MODULES)
 
 .PHONY: soak
-soak: go-version $(GOTESTSUM) ## the long forms: tests with PATCHBAY_SOAK=1, each fuzz test for SOAK_FUZZTIME (10m)
+soak: go-version $(GOTESTSUM) ## the long forms: random histories by the ten thousand, each fuzz test for SOAK_FUZZTIME (10m)
 	@test/tools/packages.sh
 	@consul=$$(test/consul/build.sh); echo "consul: the tests run $$consul"
-	@PATCHBAY_SOAK=1 GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(SOAK_FUZZTIME) test/tools/test.sh $(MODULES)
+	@GOTESTSUM=$(GOTESTSUM) BUF=$(BUF) FUZZTIME=$(SOAK_FUZZTIME) test/tools/test.sh $(MODULES)
+	@go test ./core/dispatch -run TestRandomHistories -count=1 -timeout 2h -random.runs=50000
+	@go test ./core/catalog -run Random -count=1 -timeout 2h -random-steps 1000000
 
 .PHONY: bench
 bench: build ## measure beside haproxy, nginx and io.Copy (root); BENCH_FULL=1 takes longer, BENCH="-only=newconn" less
