@@ -480,10 +480,10 @@ func TestSecondInterruptForces(t *testing.T) {
 		}
 		return nil
 	})
-	if !h.agent.alive() {
-		t.Skip("the plugin was ended before the second interrupt could come")
+	// On a very busy machine the agent may have given the plugin up by now.
+	if err := h.agent.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
 	}
-	h.signal(syscall.SIGINT)
 	if !h.agent.wait(patience) {
 		t.Fatal("a second interrupt did not end the agent")
 	}
