@@ -43,15 +43,6 @@ func (c *chooser) set(t testing.TB, s Service) {
 	}
 }
 
-// take chooses and keeps the connection.
-func (c *chooser) take(client netip.Addr, excluded ...int32) string {
-	e := c.pick(client, 0, excluded)
-	if e == nil {
-		return "none"
-	}
-	return e.address.String()
-}
-
 // touch chooses for a connection that ends at once.
 func (c *chooser) touch(client netip.Addr, now uint32) *endpoint {
 	e := c.pick(client, now, nil)

@@ -455,15 +455,16 @@ func (r *relay) sendDown() {
 		if err == 0 {
 			continue
 		}
-		if again := retriable(err); again && s.runs[i].count > 1 {
+		switch {
+		case retriable(err) && s.runs[i].count > 1:
 			owner.udp.dropped.Add(uint64(s.sendApart(i)))
-		} else if n, err := 0, err; again {
-			if n, err = s.send(i); err == 0 {
+		case retriable(err):
+			if n, err := s.send(i); err == 0 {
 				i += n
 				continue
 			}
 			owner.udp.dropped.Add(1)
-		} else {
+		default:
 			owner.udp.dropped.Add(uint64(s.runs[i].count))
 		}
 		i++

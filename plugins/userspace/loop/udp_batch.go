@@ -184,9 +184,6 @@ func (s *sending) iovec(p []byte) {
 	s.m++
 }
 
-// full says that there may be no room for another datagram.
-func (s *sending) full() bool { return s.m == batchMost }
-
 // addSegment says beside message i what size its datagrams have. It comes last
 // of what is said.
 func (s *sending) addSegment(i int) {

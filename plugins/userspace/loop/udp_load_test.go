@@ -372,7 +372,7 @@ func TestUDPBursts(t *testing.T) {
 	}
 	for round := range 20 {
 		for n, k := range list {
-			if _, err := k.Write([]byte(fmt.Sprint(round, n))); err != nil {
+			if _, err := fmt.Fprint(k, round, n); err != nil {
 				t.Fatal(err)
 			}
 		}
